@@ -400,6 +400,7 @@ func planCases() map[string]func(*observation) {
 		},
 	}
 	for _, state := range states {
+		recorded := *guarded(state).stack.Status.Plan
 		for _, operation := range []pulumiv1.ApprovedOperation{pulumiv1.ApprovedUp, pulumiv1.ApprovedDestroy, pulumiv1.ApprovedDriftCorrection} {
 			for _, generation := range []int64{1, 2} {
 				for name, say := range said {
@@ -407,9 +408,9 @@ func planCases() map[string]func(*observation) {
 						continue
 					}
 					cases[strings.Join([]string{string(state), string(operation), string('0' + rune(generation)), name}, ", ")] = func(o *observation) {
-						o.stack.Status.Plan = guarded(state).stack.Status.Plan
-						plan := o.stack.Status.Plan
+						plan := recorded
 						plan.Operation, plan.Generation, plan.ContentDigest = operation, generation, stored.digest
+						o.stack.Status.Plan = &plan
 						say(o)
 					}
 				}
@@ -429,9 +430,10 @@ func TestNothingIsCarriedOutThatWasNotApproved(t *testing.T) {
 			!slices.Contains([]string{"none", "succeeded", "failed", "locked"}, s.last) || s.resync == "later" {
 			return // they differ in why there is something to wait for
 		}
+		seen := s.observe()
 		for name, plan := range cases {
 			states++
-			o := s.observe()
+			o := copyOf(seen)
 			o.stack.Spec.Approval = &pulumiv1.ApprovalPolicy{}
 			plan(&o)
 			if o.update != nil && o.stack.Status.Plan != nil && s.kind != autov1alpha1.UpdateTypePreview {

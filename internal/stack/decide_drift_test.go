@@ -346,9 +346,10 @@ func TestDriftChecksNeverStandInTheWay(t *testing.T) {
 		if s.dependency != "met" && !s.deleting || s.source != "same" && s.source != "new" {
 			return // they differ in why there is something to wait for
 		}
+		seen := s.observe()
 		for checkName, check := range checks {
 			for specName, spec := range specs {
-				o := s.observe()
+				o := copyOf(seen)
 				o.stack.Spec.Drift, o.driftCheck = spec, check
 				plain := decide(o)
 				if specName == "correct" && o.stack.Status.LastUpdate != nil {

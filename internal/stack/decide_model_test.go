@@ -2,6 +2,7 @@ package stack
 
 import (
 	"errors"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,7 @@ func each[Value any](values []Value, field *Value, next func()) {
 // modelSpaces enumerates the states in which there is an Update, in which there is none, and in which the Stack is being deleted. In each
 // of the three, it combines all values that can matter.
 func modelSpaces(visit func(*modelState)) {
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // the states leave nothing but garbage, and their number needs no memory
 	s := &modelState{kind: autov1alpha1.UpdateTypeUp}
 	lasts := func(next func()) {
 		each(modelLasts, &s.last, func() {
@@ -150,6 +152,15 @@ func (s *modelState) observe() observation {
 	s.observeUpdate(&o)
 	if s.rewritten {
 		s.rewrite(stack)
+	}
+	return o
+}
+
+// copyOf returns a copy whose Stack and Update can be changed. The copies share what these point to.
+func copyOf(o observation) observation {
+	o.stack = new(*o.stack)
+	if o.update != nil {
+		o.update = new(*o.update)
 	}
 	return o
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,6 +63,9 @@ func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 	if err != nil {
 		return nil, err
 	}
+	if short {
+		tests = slices.DeleteFunc(tests, func(pkg testPackage) bool { return pkg.long })
+	}
 	system, nodes := group{name: "system", dir: root, flags: plain}, group{name: "nodes", dir: root, flags: append([]string{"-p=1"}, flags...)}
 	for _, pkg := range tests {
 		if pkg.nodes && !short {
@@ -82,24 +86,24 @@ const withNodes = module + "tests/cluster"
 // unraced matches the tests that call WithoutRaceDetector.
 var unraced = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\) \{\n\tsuite\.WithoutRaceDetector\(t\)$`)
 
-// withoutRaceDetector returns the group of the tests below internal that must not run under the race detector.
+// withoutRaceDetector returns the group of the tests below internal that must not run under the race detector. The packages with most of
+// these tests come first, because they take longest.
 func withoutRaceDetector(root string) (group, error) {
 	g := group{name: "unraced", dir: root}
 	var tests []string
+	in := map[string]int{} // tests by package
 	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		content, err := os.ReadFile(path)
-		found := unraced.FindAllSubmatch(content, -1)
-		for _, match := range found {
+		for _, match := range unraced.FindAllSubmatch(content, -1) {
 			tests = append(tests, string(match[1]))
-		}
-		if pkg := strings.Replace(filepath.Dir(path), root, ".", 1); len(found) > 0 && !slices.Contains(g.packages, pkg) {
-			g.packages = append(g.packages, pkg)
+			in[strings.Replace(filepath.Dir(path), root, ".", 1)]++
 		}
 		return err
 	})
+	g.packages = slices.SortedFunc(maps.Keys(in), func(a, b string) int { return cmp.Or(cmp.Compare(in[b], in[a]), cmp.Compare(a, b)) })
 	g.flags = []string{"-run=^(" + strings.Join(tests, "|") + ")$"}
 	return g, err
 }
@@ -111,7 +115,12 @@ type testPackage struct {
 	files int
 	// nodes reports whether its tests can start a cluster with a node.
 	nodes bool
+	// long reports whether it has only long tests. The short suite does not even compile it.
+	long bool
 }
+
+// longPackage matches the call with which a package declares itself as long.
+var longPackage = regexp.MustCompile(`(?m)^\t+suite\.LongPackage\(`)
 
 // testPackages returns the packages that match the patterns. Those with the most test files come first, because they take longest.
 func testPackages(ctx context.Context, patterns ...string) (found []testPackage, err error) {
@@ -133,7 +142,15 @@ func testPackages(ctx context.Context, patterns ...string) (found []testPackage,
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, testPackage{name: name, files: len(files), nodes: slices.Contains(fields[2:], withNodes)})
+		pkg := testPackage{name: name, files: len(files), nodes: slices.Contains(fields[2:], withNodes)}
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				return nil, err
+			}
+			pkg.long = pkg.long || longPackage.Match(content)
+		}
+		found = append(found, pkg)
 	}
 	slices.SortStableFunc(found, func(a, b testPackage) int { return cmp.Compare(b.files, a.files) })
 	return found, nil
