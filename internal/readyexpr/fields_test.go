@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const canary = "canary-s3cr3t"
@@ -131,6 +132,7 @@ func pathsIn(path string, value any) []string {
 }
 
 func TestReadyExprCannotReadWhatIsNotListed(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	self, dep := filled(), filled()
 	dep.Annotations[corev1.LastAppliedConfigAnnotation] = canary

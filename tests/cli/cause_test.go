@@ -11,6 +11,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // onBranch makes the source of the Stack follow the branch.
@@ -35,6 +36,7 @@ func TestWhyASourceIsNotReadyIsSaidAtOnce(t *testing.T) {
 }
 
 func TestVersionOfASourceInAStackDoesNotMatter(t *testing.T) {
+	suite.Long(t, "further states of a source; see TestWhyASourceIsNotReadyIsSaidAtOnce")
 	p := begin(t, "old-version")
 	p.Change(func(stack *pulumiv1.Stack) {
 		stack.Spec.FluxSource.SourceRef.APIVersion = "source.toolkit.fluxcd.io/v1beta2"

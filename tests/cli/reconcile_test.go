@@ -20,6 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestPlanIsShown(t *testing.T) {
@@ -87,6 +88,7 @@ func TestTextOfAPlanThatSomebodyReplacedIsNotShown(t *testing.T) {
 
 // An approver must not take the beginning of a plan for all of it. No controller reconciles these objects.
 func TestPlanThatIsNotShownToItsEndIsAFailure(t *testing.T) {
+	suite.Long(t, "a plan of many resources; see TestPlansAreDecidedOnTheCommandLine")
 	t.Parallel()
 	p := scene.New(t, system, "long-plan", scene.Patience)
 	p.Enter(nil)

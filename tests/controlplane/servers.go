@@ -56,6 +56,8 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 			}
 		}
 		return launch{
+			// Most of its time goes into its start. With fewer collections of garbage, that takes a seventh less, and 250 MB more.
+			env: []string{"GOGC=400"},
 			args: append(kubelets,
 				"--etcd-servers=unix://"+cp.etcdSocket(),
 				"--bind-address="+host,

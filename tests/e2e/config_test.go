@@ -72,6 +72,7 @@ func TestConfigurationOfEveryKindReachesTheProgram(t *testing.T) {
 }
 
 func TestLargeStackIsDeployedAndFollowsItsSource(t *testing.T) {
+	suite.Long(t, "a large object; the tests of internal/informercache prove how it is read")
 	p := begin(t, "large")
 	// This is more than the controller keeps of a Stack in its cache.
 	text := strings.Repeat("x", 100_000)

@@ -411,6 +411,7 @@ func TestStackWhoseNamespaceGoesIsKeptAndCanBeDestroyedFromAnother(t *testing.T)
 }
 
 func TestStackWhoseNamespaceGoesWithNothingToDestroyGoesWithIt(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-namespace-kept")
 	p.deployed()
 	p.deleteNamespace()

@@ -93,6 +93,7 @@ func (r *resourcePlay) retry() {
 }
 
 func TestDestroyThatFailsHalfWayGoesOnWhereItStopped(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted; see TestDeletedStackDestroysItsResourcesFirst")
 	r := deployedThings(begin(t, "deleted-half"), "")
 	// The provider cannot delete the resource, because there is a directory that is not empty instead of its file.
 	r.Expect(os.Remove(r.file("first"))).To(Succeed())

@@ -117,6 +117,7 @@ func TestTimeoutEndsAnUpdateGracefullyAndIsAFailure(t *testing.T) {
 }
 
 func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllRecordsOfItAreGone(t *testing.T) {
+	suite.Long(t, "operation.TestPendingCreateIsFoundWhereOnlyTheControllerKnowsOfTheInterruption proves it for the agent")
 	r := inTheMiddle(begin(t, "cut-off"))
 	r.Change(suspended)
 	r.KillPulumi()

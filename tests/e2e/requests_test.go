@@ -9,6 +9,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // annotateAsUsersDo annotates the Stack with kubectl, as users do.
@@ -20,6 +21,7 @@ func (p *play) annotateAsUsersDo(annotation string) {
 
 // TestAnnotationOfTutorialsDeploysTheLatestCommit runs `kubectl annotate stack/NAME pulumi.com/last-update=$(date +%s) --overwrite`.
 func TestAnnotationOfTutorialsDeploysTheLatestCommit(t *testing.T) {
+	suite.Long(t, "further requests; see TestRequestsRunAnUpdateEach")
 	p := alone(t, "kicked")
 	repository, first := p.deployedFromGit(p.returning(1), func(s *pulumiv1.Stack) {
 		s.Spec.ResyncFrequencySeconds = 3600 // the branch is not polled during the test

@@ -10,6 +10,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // There is nothing to destroy for a Stack whose updates never ran Pulumi, so nobody has to say that the resources may stay.
@@ -44,6 +45,7 @@ func failedAtLeast(times int64) func(*pulumiv1.Stack) bool {
 
 // An update that failed halfway knows the project, which is all that a destroy without the program needs.
 func TestStackThatFailedHalfwayIsDestroyedWithoutItsSource(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "failed-halfway")
 	p.start(p.put(gitserver.Files{"Pulumi.yaml": "name:\tx\n"}), destroyed, retriedLate)
 	p.Await(failedAtLeast(1))

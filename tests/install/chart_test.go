@@ -16,6 +16,8 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // chart is the directory of the Helm chart.
@@ -292,6 +294,7 @@ const defaultRegistry = "stack-controller"
 var ownName = regexp.MustCompile(`[\w.:/-]*\b` + defaultRegistry + `/(?:stack-controller(?:-agent)?|manifests|charts)\b`)
 
 func TestOneSettingNamesAllOfARelease(t *testing.T) {
+	suite.Long(t, "builds another release")
 	t.Parallel()
 	g := NewWithT(t)
 	const version = "v1.2.3"

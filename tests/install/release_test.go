@@ -131,6 +131,7 @@ func TestImagesOfAnotherVersionAreNotReleased(t *testing.T) {
 }
 
 func TestTheSameSourceGivesTheSameRelease(t *testing.T) {
+	suite.Long(t, "builds the release twice")
 	t.Parallel()
 	g := NewWithT(t)
 	first, err := releaseFiles(t, "v1.2.3", "")

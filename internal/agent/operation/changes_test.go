@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const (
@@ -76,6 +77,7 @@ func TestDestroyPreviewListsWhatWouldGoAndDestroysNothing(t *testing.T) {
 }
 
 func TestOfManyChangesSomeAreListedAndAllAreCounted(t *testing.T) {
+	suite.Long(t, "many resources; see TestPreviewListsWhatWouldChange")
 	f, _ := filesFixture(t, proto.MaxChanges+5)
 	operation := f.succeed(preview)
 	f.Expect(operation.GetChanges()).To(HaveLen(proto.MaxChanges))

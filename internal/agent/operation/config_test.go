@@ -124,6 +124,7 @@ func TestEnvironmentsAreRefusedByABackendWithoutThem(t *testing.T) {
 }
 
 func TestSecretObjectIsHiddenInAllItsParts(t *testing.T) {
+	suite.Long(t, "further forms of secrets; see TestSecretsAreEncryptedAndShownNowhere")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", `
 name: demo
@@ -176,6 +177,7 @@ outputs:
 
 // At the top level a number is text, which keeps its digits. Inside an object it is what Pulumi makes of it, which has only 64-bit numbers.
 func TestNumbersStayAsTheyAreWrittenUntilPulumiReadsThem(t *testing.T) {
+	suite.Long(t, "further forms of configuration; see TestConfigurationReachesTheProgram")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", numbersProgram)
 	numbers := withConfig(

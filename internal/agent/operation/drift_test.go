@@ -81,6 +81,7 @@ func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
 }
 
 func TestDriftDoesNotKeepResourcesFromBeingDestroyed(t *testing.T) {
+	suite.Long(t, "further ways of drift; see TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing")
 	f, dir := filesFixture(t, 1)
 	f.succeed(up)
 	f.Expect(os.WriteFile(filepath.Join(dir, "file0"), []byte("theirs"), 0o600)).To(Succeed())

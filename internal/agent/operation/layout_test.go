@@ -10,6 +10,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const upgradeRequired = proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED
@@ -58,6 +59,7 @@ func TestStackIsCreatedBesideOthersInTheOldLayout(t *testing.T) {
 }
 
 func TestBackendInTheOldLayoutIsLeftAsItIs(t *testing.T) {
+	suite.Long(t, "TestStackThatIsOnlyInTheOldLayoutIsNotCreated proves it for both layouts together")
 	f := newDeployed(t)
 	f.moveToOldLayout("dev")
 	f.Expect(os.Remove(filepath.Join(f.state, ".pulumi", "meta.yaml"))).To(Succeed())

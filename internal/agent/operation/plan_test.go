@@ -266,6 +266,7 @@ resources:
 // A provider stands for an account or a region. The request is the same for both plans, as for a program that reads from elsewhere which
 // provider it uses.
 func TestPlanThatUsesAnotherProviderIsAnotherPlan(t *testing.T) {
+	suite.Long(t, "TestChangeOfADefaultProviderIsShownAndCounted proves that providers count")
 	f, dir := filesFixture(t, 0)
 	f.providersProgram(dir, "here", "other", "a")
 	here := f.succeed(preview, saved).GetPlan().GetDigests()
@@ -279,6 +280,7 @@ func TestPlanThatUsesAnotherProviderIsAnotherPlan(t *testing.T) {
 
 // Pulumi does not count the steps of providers with such names, and a plan without changes needs no approval.
 func TestProviderWithTheNameOfADefaultProviderIsShownAndCounted(t *testing.T) {
+	suite.Long(t, "TestChangeOfADefaultProviderIsShownAndCounted is the same for the usual default provider")
 	f, dir := filesFixture(t, 0)
 	f.providersProgram(dir, "there", "default_mine", "a")
 	one := f.succeed(preview, saved)
@@ -313,6 +315,7 @@ func TestChangeOfADefaultProviderIsShownAndCounted(t *testing.T) {
 
 // What is imported is known by its ID alone: its inputs can be those of many.
 func TestPlanSaysWhichResourceItImports(t *testing.T) {
+	suite.Long(t, "further changes in a plan; see TestPlanIsSavedAndCarriedOut")
 	f, dir := filesFixture(t, 0)
 	f.Expect(os.WriteFile(filepath.Join(dir, "file0"), []byte("x"), 0o600)).To(Succeed())
 	var changes []string

@@ -7,10 +7,12 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/tests/programs"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // Pulumi.yaml can say where a plugin is, relative to itself. `pulumi install` does not look there.
 func TestPluginsBesideTheProgramAreUsed(t *testing.T) {
+	suite.Long(t, "further places of plugins")
 	f := newFixture(t)
 	f.project = filepath.Join(f.project, "sub")
 	const program = "name: demo\nruntime: yaml\nplugins: {providers: [{name: test, path: ../bin}]}\n" +

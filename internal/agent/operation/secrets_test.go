@@ -112,6 +112,7 @@ func TestSaltThatCameWithTheSourceIsUsed(t *testing.T) {
 }
 
 func TestErrorThatQuotesASecretIsRedacted(t *testing.T) {
+	suite.Long(t, "TestSecretInWhatAProgramPrintedIsRedacted proves that known secrets are masked")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", `
 name: demo

@@ -121,6 +121,7 @@ func TestCommandsByHandWorkWithoutSecretsAndWithoutAFileInTheSource(t *testing.T
 }
 
 func TestAChangeByHandIsNotUsed(t *testing.T) {
+	suite.Long(t, "further ways to run; see TestConfigurationReachesTheProgram")
 	f, workspace := newPod(t)
 	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\nconfig:\n  region: {type: string}\noutputs:\n  region: ${region}\n")
 	region := withConfig(text("region", "eu-1"))
@@ -148,6 +149,7 @@ func TestConfigurationOfTheSourceStaysAsItWasDelivered(t *testing.T) {
 }
 
 func TestAnImageThatCannotBeWrittenToIsNoProblem(t *testing.T) {
+	suite.Long(t, "further images")
 	f, _ := newPod(t)
 	// root may write everywhere, but not into a directory that does not exist.
 	f.write("Pulumi.yaml", "stackConfigDir: none\n"+strings.TrimSpace(simpleProgram)+"\n")

@@ -17,6 +17,7 @@ import (
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/programs"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // long bounds what these tests wait for; nothing takes so long.
@@ -185,6 +186,7 @@ func TestKilledCLIIsInterruptedAndLeavesNoProcess(t *testing.T) {
 }
 
 func TestDestroyReleasesTheLockOfAKilledUpdate(t *testing.T) {
+	suite.Long(t, "further locks; see TestKilledCLIIsInterruptedAndLeavesNoProcess")
 	f := sleeper(t, "seconds: 100")
 	_, ended := f.start()
 	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())

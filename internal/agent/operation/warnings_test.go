@@ -7,9 +7,11 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/tests/programs"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestFieldThatAProgramMisspellsIsShownAsAWarning(t *testing.T) {
+	suite.Long(t, "further messages; see TestMessageOfAFailure")
 	f := newFixture(t)
 	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	const program = "name: demo\nruntime: yaml\nresources:\n  one:\n    type: test:index:Sleep\n    properties: {seconds: 0}\n    options: {version: 0.1.0"
