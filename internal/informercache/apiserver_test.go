@@ -94,7 +94,9 @@ func TestCacheOfARealAPIServerHasTheSmallFieldsOfLargeObjects(t *testing.T) {
 	}
 	change(func() { stack.Spec.Config = nil })
 	g.Expect(IsShortened(get("large", &pulumiv1.Stack{}))).To(BeFalse())
-	change(func() { stack.Spec.Config = map[string]apiextensionsv1.JSON{"a": {Raw: []byte("[" + strings.Repeat("0,", 300_000) + "0]")}} })
+	change(func() {
+		stack.Spec.Config = map[string]apiextensionsv1.JSON{"a": {Raw: []byte("[" + strings.Repeat("0,", 300_000) + "0]")}}
+	})
 	g.Expect(IsTooLarge(get("large", &pulumiv1.Stack{}))).To(BeTrue())
 
 	// An API server without streaming lists answers with all objects at once.
