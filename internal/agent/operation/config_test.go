@@ -33,7 +33,7 @@ outputs:
 `
 
 func TestConfigurationReachesTheProgram(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", configProgram)
 	f.write("Pulumi.dev.yaml", "config:\n  text: overwritten\n  demo:kept: from the source\n  demo:items: {old: {a: 1}}\n")
 	f.write("data.json", `{"big": 1152921504606846976, "list": ["x"]}`)
@@ -69,7 +69,7 @@ func TestConfigurationReachesTheProgram(t *testing.T) {
 }
 
 func TestUnusableConfigurationIsReported(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", secretProgram)
 	f.write("large.txt", strings.Repeat("x", 1<<20+1))
 	f.Expect(os.Mkdir(filepath.Join(f.project, "directory"), 0o755)).To(Succeed())
@@ -108,7 +108,7 @@ func TestUnusableConfigurationIsReported(t *testing.T) {
 }
 
 func TestMissingConfigurationIsReported(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", secretProgram)
 	operation := f.fail(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, up)
 	f.Expect(operation.GetMessage()).To(ContainSubstring("password"))
@@ -125,7 +125,7 @@ func TestEnvironmentsAreRefusedByABackendWithoutThem(t *testing.T) {
 
 func TestSecretObjectIsHiddenInAllItsParts(t *testing.T) {
 	suite.Long(t, "further forms of secrets; see TestSecretsAreEncryptedAndShownNowhere")
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", `
 name: demo
 runtime: yaml
@@ -178,7 +178,7 @@ outputs:
 // At the top level a number is text, which keeps its digits. Inside an object it is what Pulumi makes of it, which has only 64-bit numbers.
 func TestNumbersStayAsTheyAreWrittenUntilPulumiReadsThem(t *testing.T) {
 	suite.Long(t, "further forms of configuration; see TestConfigurationReachesTheProgram")
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", numbersProgram)
 	numbers := withConfig(
 		object("nested", `{"big": 12345678901234567890, "one": 1.0, "tenth": 0.1, "minus": -0, "exact": 9007199254740993, "no": null, "yes": true}`),
@@ -200,7 +200,7 @@ func TestNumbersStayAsTheyAreWrittenUntilPulumiReadsThem(t *testing.T) {
 }
 
 func TestOneValueDoesNotDependOnWhatTheOthersAre(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	plain := []*proto.ConfigItem{
 		{Key: "a.b", Path: true, Value: &proto.ConfigItem_Text{Text: "1"}}, text("c.d", "1"), text("Odd Key/%[0]", "x"), text("aws:region", "eu"), text("ünï", "x"),

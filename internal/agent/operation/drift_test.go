@@ -19,12 +19,18 @@ func expectsNoDrift(request *proto.StartOperationRequest) {
 	request.Options.Refresh, request.Options.ExpectNoRefreshChanges = true, true
 }
 
-// filesFixture returns a fixture whose program manages count files, named file0 and so on, in the returned directory.
+// filesFixture returns a fixture whose program manages files in the returned directory.
 func filesFixture(t *testing.T, count int) (*fixture, string) {
 	t.Helper()
-	f := newFixture(t)
-	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
-	dir := t.TempDir()
+	f := newCreated(t)
+	return f, f.manageFiles(count)
+}
+
+// manageFiles makes the program manage count files, named file0 and so on, in the returned directory.
+func (f *fixture) manageFiles(count int) (dir string) {
+	f.t.Helper()
+	f.Expect(programs.PutProvider(f.t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
+	dir = f.t.TempDir()
 	program := &strings.Builder{}
 	fmt.Fprint(program, "name: demo\nruntime: yaml\nresources:\n")
 	for i := range count {
@@ -32,7 +38,7 @@ func filesFixture(t *testing.T, count int) (*fixture, string) {
 			i, filepath.Join(dir, fmt.Sprintf("file%d", i)))
 	}
 	f.write("Pulumi.yaml", program.String())
-	return f, dir
+	return dir
 }
 
 // checkpoint is the state in the backend.
@@ -44,8 +50,8 @@ func (f *fixture) checkpoint() string {
 }
 
 func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
-	f, dir := filesFixture(t, 1)
-	file := filepath.Join(dir, "file0")
+	f := newFixture(t)
+	file := filepath.Join(f.manageFiles(1), "file0")
 	content := func() string {
 		content, _ := os.ReadFile(file)
 		return string(content)

@@ -99,34 +99,52 @@ func newFixture(t *testing.T, change ...func(*runner.Options)) *fixture {
 	return f
 }
 
-// template is what the first update of simpleProgram leaves in the backend and with the agent.
+// template is what operations on stack dev leave in the backend and with the agent.
 type template struct {
 	once   sync.Once
 	state  fstest.MapFS
 	config []byte
 }
 
-// templates has the template of each CLI.
-var templates = map[string]*template{"pulumi": {}, "pulumi-oldest": {}}
+// created and deployed have the templates of each CLI: a stack without resources, and one that simpleProgram was deployed to.
+var (
+	created  = map[string]*template{"pulumi": {}, "pulumi-oldest": {}}
+	deployed = map[string]*template{"pulumi": {}, "pulumi-oldest": {}}
+)
 
-// newDeployed returns a fixture whose agent has deployed simpleProgram. The first call deploys it, and the others copy what that left.
+// newCreated returns a fixture whose stack exists. To create a stack takes two processes more.
+func newCreated(t *testing.T, change ...func(*runner.Options)) *fixture {
+	t.Helper()
+	f := newFixture(t, change...)
+	f.use(created[cliOf(t)], func() { f.pulumi("stack", "init", "dev") }, f.project)
+	return f
+}
+
+// newDeployed returns a fixture whose agent has deployed simpleProgram.
 func newDeployed(t *testing.T, change ...func(*runner.Options)) *fixture {
 	t.Helper()
 	f := newFixture(t, change...)
+	f.use(deployed[cliOf(t)], func() { f.succeed(up) }, filepath.Join(f.home, ".automation"))
+	return f
+}
+
+// use copies the template into the fixture, with simpleProgram. The first call makes the template, and finds the configuration below the
+// directory.
+func (f *fixture) use(made *template, operate func(), configured string) {
+	f.t.Helper()
 	f.write("Pulumi.yaml", simpleProgram)
-	deployed := templates[cliOf(t)]
-	deployed.once.Do(func() {
-		f.succeed(up)
-		deployed.state, deployed.config = f.readFiles(f.state), []byte(f.readAll(filepath.Join(f.home, ".automation"), "Pulumi.dev.yaml"))
+	made.once.Do(func() {
+		operate()
+		made.state, made.config = f.readFiles(f.state), []byte(f.readAll(configured, "Pulumi.dev.yaml"))
 		f.Expect(os.RemoveAll(f.state)).To(Succeed())
 	})
-	f.Expect(deployed.state).NotTo(BeEmpty(), "the first test could not deploy the program")
-	f.Expect(os.CopyFS(f.state, deployed.state)).To(Succeed())
+	f.Expect(made.state).NotTo(BeEmpty(), "the first test could not make the template")
+	f.Expect(os.RemoveAll(filepath.Join(f.project, "Pulumi.dev.yaml"))).To(Succeed())
+	f.Expect(os.CopyFS(f.state, made.state)).To(Succeed())
 	stack, err := state.Open(filepath.Join(f.home, ".automation", "stacks"), "dev", "file://"+f.state, "demo", nil)
 	f.Expect(err).NotTo(HaveOccurred())
-	f.Expect(os.WriteFile(stack.ConfigFile(), deployed.config, 0o600)).To(Succeed())
+	f.Expect(os.WriteFile(stack.ConfigFile(), made.config, 0o600)).To(Succeed())
 	f.processes()
-	return f
 }
 
 // readFiles returns the files below the directory.

@@ -105,7 +105,7 @@ func TestVanishedDependenciesAreInstalledAgain(t *testing.T) {
 }
 
 func TestProviderErrorsAreReportedWithTheResource(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	f.write("Pulumi.yaml", `
 name: demo

@@ -11,7 +11,7 @@ import (
 
 // What Pulumi reports while it runs has [secret] in place of any text that is equal to a secret, also in values that are not secret.
 func TestValuesThatAreUsedLaterAreNotMasked(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	f.write("Pulumi.yaml", `
 name: demo

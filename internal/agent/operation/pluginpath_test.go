@@ -13,7 +13,7 @@ import (
 // Pulumi.yaml can say where a plugin is, relative to itself. `pulumi install` does not look there.
 func TestPluginsBesideTheProgramAreUsed(t *testing.T) {
 	suite.Long(t, "further places of plugins")
-	f := newFixture(t)
+	f := newCreated(t)
 	f.project = filepath.Join(f.project, "sub")
 	const program = "name: demo\nruntime: yaml\nplugins: {providers: [{name: test, path: ../bin}]}\n" +
 		"resources: {one: {type: 'test:index:Sleep', properties: {echo: a}}}\n"

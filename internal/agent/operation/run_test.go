@@ -144,14 +144,14 @@ func TestRepeatedDestroyKnowsThatTheFirstOneRemovedTheStack(t *testing.T) {
 }
 
 func TestExpectedNoChangesAreReportedWhenThereAreSome(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", simpleProgram)
 
 	f.fail(proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, preview, func(request *proto.StartOperationRequest) { request.Options.ExpectNoChanges = true })
 }
 
 func TestSourceTreeIsNotChanged(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	f.write("Pulumi.dev.yaml", "config:\n  demo:unused: x # comment\n")
 	f.succeed(up, withConfig(text("a", "b"), secret("c", "canary-config-1")))
@@ -165,7 +165,7 @@ func TestSourceTreeIsNotChanged(t *testing.T) {
 }
 
 func TestMessageIsRecordedAsItIs(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	operation := f.run(up, func(request *proto.StartOperationRequest) {
 		request.Options.Message = "say \"hello\"\nin two lines"

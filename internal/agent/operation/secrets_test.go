@@ -113,7 +113,7 @@ func TestSaltThatCameWithTheSourceIsUsed(t *testing.T) {
 
 func TestErrorThatQuotesASecretIsRedacted(t *testing.T) {
 	suite.Long(t, "TestSecretInWhatAProgramPrintedIsRedacted proves that known secrets are masked")
-	f := newFixture(t)
+	f := newCreated(t)
 	f.write("Pulumi.yaml", `
 name: demo
 runtime: yaml
@@ -188,7 +188,7 @@ func TestSecretsOfTheAgentItselfAreShownNowhere(t *testing.T) {
 }
 
 func TestSecretInWhatAProgramPrintedIsRedacted(t *testing.T) {
-	f := newFixture(t)
+	f := newCreated(t)
 	const planted = "planted-value-8d20"
 	// The YAML plugin prints the wrong line of the program, in colours, and nothing else says why the program failed.
 	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\nconfig: {password: {type: string, secret: true}}\nvariables: {a: '${nobody} "+planted+"'}\n")

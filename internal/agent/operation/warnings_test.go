@@ -12,7 +12,7 @@ import (
 
 func TestFieldThatAProgramMisspellsIsShownAsAWarning(t *testing.T) {
 	suite.Long(t, "further messages; see TestMessageOfAFailure")
-	f := newFixture(t)
+	f := newCreated(t)
 	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	const program = "name: demo\nruntime: yaml\nresources:\n  one:\n    type: test:index:Sleep\n    properties: {seconds: 0}\n    options: {version: 0.1.0"
 	f.write("Pulumi.yaml", program+", customTimeouts: {creat: 5m}}\n")
