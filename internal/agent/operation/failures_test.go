@@ -42,9 +42,9 @@ func readRecorded(t *testing.T, path string) recorded {
 	return recorded{kind: kind, Result: cli.Result{Code: number, Stderr: strings.TrimPrefix(stderr, "\n") + "\n"}, events: strings.Split(strings.TrimSpace(events), "\n")}
 }
 
-// failure is what an operation in /work/project makes of the end of the process.
+// failure is what an operation in /srv/project makes of the end of the process.
 func (r recorded) failure() (reason, message string) {
-	o := &operation{redactor: redact.New(), inputs: inputs{dir: "/work/project"}, request: &agentproto.StartOperationRequest{Kind: r.kind}}
+	o := &operation{redactor: redact.New(), inputs: inputs{dir: "/srv/project"}, request: &agentproto.StartOperationRequest{Kind: r.kind}}
 	sum := &summary{redactor: o.redactor, withPreview: o.usesPlanFile()}
 	for _, event := range r.events {
 		sum.add([]byte(event))
@@ -65,8 +65,8 @@ var failures = []struct{ versions, name, reason, message string }{
 	{newest, "login-bucket-refused", "UNAUTHENTICATED", `read ".pulumi/meta.yaml": blob (key ".pulumi/meta.yaml") (code=PermissionDenied): operation error S3: GetObject, https response error StatusCode: 403, RequestID: , HostID: , api error Forbidden: Forbidden`},
 	{oldest, "login-bucket-without-credentials", "UNAUTHENTICATED", `read ".pulumi/meta.yaml": blob (key ".pulumi/meta.yaml") (code=Unknown): NoCredentialProviders: no valid providers in chain. Deprecated. For verbose messaging see aws.Config.CredentialsChainVerboseErrors`},
 	{newest, "login-bucket-without-credentials", "UNAUTHENTICATED", `read ".pulumi/meta.yaml": blob (key ".pulumi/meta.yaml") (code=Unknown): operation error S3: GetObject, get identity: get credentials: failed to refresh cached credentials, no EC2 IMDS role found, operation error ec2imds: GetMetadata, access disabled to EC2 IMDS via client option, or "AWS_EC2_METADATA_DISABLED" environment variable`},
-	{oldest, "login-directory-missing", "UPDATE_FAILED", "unable to open bucket file:///work/does/not/exist: stat /work/does/not/exist: no such file or directory"},
-	{newest, "login-directory-missing", "UPDATE_FAILED", `unable to open state directory "file:///work/does/not/exist": stat /work/does/not/exist: no such file or directory`},
+	{oldest, "login-directory-missing", "UPDATE_FAILED", "unable to open bucket file:///srv/does/not/exist: stat /srv/does/not/exist: no such file or directory"},
+	{newest, "login-directory-missing", "UPDATE_FAILED", `unable to open state directory "file:///srv/does/not/exist": stat /srv/does/not/exist: no such file or directory`},
 	{oldest, "login-refused", "UNAUTHENTICATED", "invalid access token"},
 	{newest, "login-refused", "UNAUTHENTICATED", "Unauthorized: No credentials provided or are invalid."},
 	{both, "login-without-token", "UNAUTHENTICATED", "PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions"},
@@ -76,15 +76,15 @@ var failures = []struct{ versions, name, reason, message string }{
 	{newest, "network-cloud-unreachable", "UPDATE_FAILED", `performing HTTP request: Get "http://127.0.0.1:1/api/user": dial tcp 127.0.0.1:1: connect: connection refused`},
 	{both, "state-broken", "UPDATE_FAILED", "failed to load checkpoint: place 1: unexpected end of JSON input"},
 	{both, "state-in-the-old-layout", "STATE_UPGRADE_REQUIRED", oldLayout},
-	{oldest, "state-locked", "UPDATE_CONFLICT", "the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file with `pulumi cancel`. file:///work/state?metadata=skip/.pulumi/locks/organization/demo/dev/11111111-2222-3333-4444-555555555555.json: created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z"},
-	{newest, "state-locked", "UPDATE_CONFLICT", "the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file with `pulumi cancel`. file:///work/state/.pulumi/locks/organization/demo/dev/11111111-2222-3333-4444-555555555555.json?metadata=skip&no_tmp_dir=true: created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z"},
+	{oldest, "state-locked", "UPDATE_CONFLICT", "the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file with `pulumi cancel`. file:///srv/state?metadata=skip/.pulumi/locks/organization/demo/dev/11111111-2222-3333-4444-555555555555.json: created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z"},
+	{newest, "state-locked", "UPDATE_CONFLICT", "the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file with `pulumi cancel`. file:///srv/state/.pulumi/locks/organization/demo/dev/11111111-2222-3333-4444-555555555555.json?metadata=skip&no_tmp_dir=true: created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z"},
 	{both, "state-missing", "STACK_NOT_FOUND", "no stack named 'dev' found"},
 	{both, "state-of-a-newer-version", "UPDATE_FAILED", "failed to load checkpoint: unsupported checkpoint version 99"},
 	{both, "state-without-passphrase", "SECRETS_PROVIDER", "getting stack configuration: get stack secrets manager: passphrase must be set with PULUMI_CONFIG_PASSPHRASE or PULUMI_CONFIG_PASSPHRASE_FILE environment variables"},
 	{both, "state-wrong-passphrase", "SECRETS_PROVIDER", "getting stack configuration: get stack secrets manager: incorrect passphrase"},
 	{both, "project-broken", "PROJECT_INVALID", "could not unmarshal 'Pulumi.yaml': invalid YAML file: yaml: line 4: did not find expected node content"},
 	{oldest, "project-missing", "UPDATE_FAILED", "if you're using the --stack flag, pass the fully qualified name (organization/project/stack)"},
-	{newest, "project-missing", "PROJECT_INVALID", "no Pulumi.yaml project file found (searching upwards from /work/project). If you have not created a project yet, use `pulumi new` to do so: no project file found"},
+	{newest, "project-missing", "PROJECT_INVALID", "no Pulumi.yaml project file found (searching upwards from /srv/project). If you have not created a project yet, use `pulumi new` to do so: no project file found"},
 	{newest, "project-of-a-newer-version", "PROJECT_INVALID", `Pulumi CLI version 3.274.1 does not satisfy the version range ">=4.0.0"`},
 	{both, "language-missing", "PROJECT_INVALID", "failed to load language plugin cobol: no language plugin 'pulumi-language-cobol' found in the workspace or on your $PATH"},
 	{both, "language-program-fails", "UPDATE_FAILED", "an unhandled error occurred: outputs.json: unexpected end of JSON input"},
@@ -99,7 +99,7 @@ var failures = []struct{ versions, name, reason, message string }{
 	{oldest, "provider-refuses-two", "UPDATE_FAILED", "test:index:Sleep second: no right; test:index:Sleep first: no quota"},
 	{newest, "provider-refuses-two", "UPDATE_FAILED", "test:index:Sleep first: no quota; test:index:Sleep second: no right"},
 	{both, "plan-violated", "PLAN_VIOLATED", "pulumi refused what is not in the plan: urn:pulumi:dev::demo::test:index:Sleep::first (content); nothing was changed. If the program creates resources depending on values that are known only then, or the plan of the same program is violated each time, use `enforce: Inputs`"},
-	{newest, "policy-pack-broken", "UPDATE_FAILED", `policy pack "/work/broken" failed to start: could not read plugin [/work/broken]: exit status 3`},
+	{newest, "policy-pack-broken", "UPDATE_FAILED", `policy pack "/srv/broken" failed to start: could not read plugin [/srv/broken]: exit status 3`},
 	{newest, "policy-violated", "POLICY_VIOLATION", "policies do not allow this: test:index:Sleep first: policy no-bad of testpack: no resource may have bad content; steps that were done before or beside that: 1"},
 	{newest, "policy-violated-in-a-preview", "POLICY_VIOLATION", "policies do not allow this: test:index:Sleep first: policy no-bad of testpack: no resource may have bad content"},
 }
