@@ -325,7 +325,7 @@ func decideToRetry(o observation, left time.Duration) decision {
 	last := o.stack.Status.LastUpdate
 	d := decision{action: actionRetry, wake: byTime, reason: retryReason(last), after: left,
 		message: fmt.Sprintf("%s, next attempt in %s: %s", describeFailure(last), left.Round(time.Second), last.Message)}
-	d.stalls = d.reason == pulumiv1.UpdateFailedReason || needsMending(last)
+	d.stalls = d.reason == pulumiv1.UpdateFailedReason || needsManualFix(last)
 	if last.Conflicts > 0 {
 		untilStalled := lockedUntilStalled(last, o.now)
 		d.stalls = untilStalled == 0
@@ -346,8 +346,8 @@ func retryReason(last *pulumiv1.StackUpdateStatus) string {
 		return pulumiv1.UpdateFailedReason
 	case last.Interruptions > 0:
 		return pulumiv1.UpdateInterruptedReason
-	case needsMending(last):
-		return mendedByHand[last.Reason]
+	case needsManualFix(last):
+		return manualFixes[last.Reason]
 	case last.Failures >= stalledAfterFailures:
 		return pulumiv1.UpdateFailedReason
 	case last.Reason == autov1alpha1.PlanViolatedReason:
@@ -368,24 +368,24 @@ func describeFailure(last *pulumiv1.StackUpdateStatus) string {
 		return fmt.Sprintf("%s waits for the lock of the stack", last.Type)
 	case last.Interruptions > 0:
 		return fmt.Sprintf("%s was interrupted %d times in a row", last.Type, last.Interruptions)
-	case needsMending(last):
+	case needsManualFix(last):
 		return fmt.Sprintf("%s failed", last.Type)
 	}
 	return fmt.Sprintf("%s failed (attempt %d)", last.Type, last.Failures)
 }
 
-// mendedByHand maps the reasons of failures that no other attempt with the same inputs can change, because somebody has to do something
+// manualFixes maps the reasons of failures that no other attempt with the same inputs can change, because somebody has to do something
 // first, from those of Updates to those of Stacks. Such a failure is not counted, makes the Stack Stalled at once, and is tried again only
 // after the longest backoff.
-var mendedByHand = map[string]string{
+var manualFixes = map[string]string{
 	autov1alpha1.StateUpgradeRequiredReason: pulumiv1.StateUpgradeRequiredReason,
 	autov1alpha1.PolicyViolationReason:      pulumiv1.PolicyViolationReason,
 }
 
-// needsMending reports whether the last update failed for one of the reasons of mendedByHand.
-func needsMending(last *pulumiv1.StackUpdateStatus) bool {
+// needsManualFix reports whether the last update failed for one of the reasons of manualFixes.
+func needsManualFix(last *pulumiv1.StackUpdateStatus) bool {
 	return last != nil && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Interruptions == 0 &&
-		mendedByHand[last.Reason] != ""
+		manualFixes[last.Reason] != ""
 }
 
 // mustExist reports whether the Pulumi stack has to be in the backend. A stack that was deployed may be missing because a volume is not

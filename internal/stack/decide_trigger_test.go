@@ -213,7 +213,7 @@ func TestDependencyInAnotherNamespaceNeedsPermission(t *testing.T) {
 	g.Expect(decide(*o).reason).To(Equal(pulumiv1.AccessDeniedReason))
 }
 
-func TestFailureThatNeedsMendingStallsAtOnceAndIsNotRetriedSoon(t *testing.T) {
+func TestFailureThatNeedsAManualFixStallsAtOnceAndIsNotRetriedSoon(t *testing.T) {
 	for reason, shown := range map[string]string{
 		autov1alpha1.StateUpgradeRequiredReason: pulumiv1.StateUpgradeRequiredReason,
 		autov1alpha1.PolicyViolationReason:      pulumiv1.PolicyViolationReason,
@@ -246,8 +246,8 @@ func TestFailureThatNeedsMendingStallsAtOnceAndIsNotRetriedSoon(t *testing.T) {
 	}
 }
 
-func TestFailureThatNeedsMendingIsNotCounted(t *testing.T) {
-	for reason := range mendedByHand {
+func TestFailureThatNeedsAManualFixIsNotCounted(t *testing.T) {
+	for reason := range manualFixes {
 		update := &autov1alpha1.Update{}
 		conditions.MarkTrue(update, autov1alpha1.UpdateFailed, reason, "why")
 		last := &pulumiv1.StackUpdateStatus{}

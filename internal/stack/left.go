@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 // A Stack whose spec.stack, spec.backend or project is changed deploys another Pulumi stack. The resources of the one before stay, and no
@@ -20,25 +22,28 @@ const (
 	maxLeftStacks = 50
 	// maxShownLeft is how many of them a message names.
 	maxShownLeft = 5
+	// maxLeftText bounds each part of what the status keeps of a Pulumi stack, in bytes. Pulumi's names are shorter.
+	maxLeftText = 256
 )
 
 // deployedStack returns what is deployed now, as the status says; its name is empty if nothing is.
 func deployedStack(stack *pulumiv1.Stack) pulumiv1.LeftStack {
-	deployed := pulumiv1.LeftStack{Name: stack.Status.DeployedStack, Backend: stack.Status.DeployedBackend}
-	if info := stack.Status.ProjectInfo; info != nil {
-		deployed.Project = info.Name
+	return pulumiStack(stack.Status.DeployedStack, stack.Status.ProjectInfo, stack.Status.DeployedBackend)
+}
+
+// pulumiStack returns what identifies a Pulumi stack, with bounds on each part.
+func pulumiStack(name string, project *autov1alpha1.ProjectInfo, backend string) pulumiv1.LeftStack {
+	return pulumiv1.LeftStack{
+		Name: plaintext.Cut(name, maxLeftText), Project: plaintext.Cut(ptr.Deref(project, autov1alpha1.ProjectInfo{}).Name, maxLeftText),
+		Backend: withoutCredentials(backend),
 	}
-	return deployed
 }
 
 // recordDeployedStack records which Pulumi stack exists now, and which one is left if that was another one before. If an update got as far as a
 // resource, the stack exists, even if the update failed. It has to be called before the project of the Update is recorded.
 func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	before, status, succeeded := deployedStack(stack), &stack.Status, !update.HasFailed()
-	now := pulumiv1.LeftStack{Name: update.Spec.StackName, Backend: withoutCredentials(stack.Spec.Backend)}
-	if info := update.Status.ProjectInfo; info != nil {
-		now.Project = info.Name
-	}
+	now := pulumiStack(update.Spec.StackName, update.Status.ProjectInfo, stack.Spec.Backend)
 	switch {
 	case update.ChangesNothing():
 		return
@@ -48,7 +53,7 @@ func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 		}
 		status.DeployedStack, status.DeployedBackend = "", ""
 	case succeeded || len(update.Status.ResourceChanges) > 0:
-		status.DeployedStack, status.DeployedBackend = now.Name, now.Backend
+		status.DeployedStack, status.DeployedBackend = update.Spec.StackName, now.Backend
 	default:
 		return
 	}
@@ -76,14 +81,14 @@ func sameStack(a, b pulumiv1.LeftStack) bool {
 	return a.Name == b.Name && same(a.Project, b.Project) && same(a.Backend, b.Backend)
 }
 
-// withoutCredentials returns the URL of a backend without user, password and parameters.
+// withoutCredentials returns the URL of a backend without user, password and parameters; empty if it is not known where these are.
 func withoutCredentials(backend string) string {
 	parsed, err := url.Parse(backend)
-	if err != nil {
+	if err != nil || parsed.Opaque != "" || parsed.Scheme == "" {
 		return ""
 	}
 	parsed.User, parsed.RawQuery, parsed.Fragment = nil, "", ""
-	return parsed.String()
+	return plaintext.Cut(parsed.String(), maxLeftText)
 }
 
 // leavesStacks reports whether a Stack that is being deleted has left Pulumi stacks that somebody has to decide about.
@@ -93,7 +98,7 @@ func leavesStacks(stack *pulumiv1.Stack) bool {
 
 // isLeft reports whether spec.stack and spec.backend name a Pulumi stack that was left.
 func isLeft(stack *pulumiv1.Stack) bool {
-	named := pulumiv1.LeftStack{Name: stack.Spec.Stack, Backend: withoutCredentials(stack.Spec.Backend)}
+	named := pulumiStack(stack.Spec.Stack, nil, stack.Spec.Backend)
 	return slices.ContainsFunc(stack.Status.LeftStacks, func(left pulumiv1.LeftStack) bool { return sameStack(left, named) })
 }
 
@@ -127,7 +132,7 @@ func cannotLeave(stack *pulumiv1.Stack) string {
 // deployed.
 func (r *Reconciler) announceLeft(stack *pulumiv1.Stack, d decision) {
 	before := deployedStack(stack)
-	now := pulumiv1.LeftStack{Name: stack.Spec.Stack, Backend: withoutCredentials(stack.Spec.Backend)}
+	now := pulumiStack(stack.Spec.Stack, nil, stack.Spec.Backend)
 	if !d.fresh || d.kind == autov1alpha1.UpdateTypePreview || before.Name == "" || sameStack(before, now) {
 		return
 	}

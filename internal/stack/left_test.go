@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -66,10 +67,23 @@ func TestBackendIsRecordedWithoutCredentials(t *testing.T) {
 	g := NewWithT(t)
 	for given, want := range map[string]string{
 		"postgres://user:canary@db/pulumi?sslcert=x": "postgres://db/pulumi", "s3://bucket?region=x": "s3://bucket", "file://~": "file://~",
-		"": "", "https://us%er:canary@api": "", "azblob://box#canary": "azblob://box",
+		"": "", "https://us%er:canary@api": "", "azblob://box#canary": "azblob://box", "user:canary@api": "", "canary@api": "",
 	} {
 		g.Expect(withoutCredentials(given)).To(Equal(want))
 	}
+}
+
+// The status keeps up to fifty of them, so none may be as large as a tenant can write.
+func TestPulumiStacksThatAreLeftAreSmall(t *testing.T) {
+	g := NewWithT(t)
+	long := strings.Repeat("x", 100<<10)
+	left := pulumiStack(long, &autov1alpha1.ProjectInfo{Name: long}, "s3://"+long)
+	for _, part := range []string{left.Name, left.Project, left.Backend} {
+		g.Expect(len(part)).To(BeNumerically("<=", maxLeftText))
+	}
+	stack := &pulumiv1.Stack{Spec: pulumiv1.StackSpec{Stack: long, Backend: "s3://" + long}}
+	stack.Status.LeftStacks = []pulumiv1.LeftStack{left}
+	g.Expect(isLeft(stack)).To(BeTrue(), "it can still be named to be destroyed")
 }
 
 func TestDeletionWaitsForPulumiStacksThatAreLeft(t *testing.T) {

@@ -89,7 +89,7 @@ func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.S
 		if last.ConflictsSince == nil {
 			last.ConflictsSince = last.LastResyncTime.DeepCopy()
 		}
-	case stack.Spec.Suspend && last.Reason == autov1alpha1.CanceledReason, needsMending(last):
+	case stack.Spec.Suspend && last.Reason == autov1alpha1.CanceledReason, needsManualFix(last):
 	default:
 		last.Failures++
 	}

@@ -49,7 +49,7 @@ func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	case stackWasMissing(last) && !mustExist(stack):
 		// The user has permitted to create the stack again.
 		return last.LastResyncTime.Time
-	case needsMending(last):
+	case needsManualFix(last):
 		wait = longest
 	case last.Conflicts > 0 && stack.Spec.RetryOnUpdateConflict:
 		wait, jitter = eagerConflictWait, 0.5

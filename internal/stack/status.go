@@ -85,7 +85,7 @@ func markSuspended(stack *pulumiv1.Stack) {
 // a Kustomization, see what it showed before, and Stacks that depend on it go on.
 func acceptGeneration(stack *pulumiv1.Stack) {
 	stack.Status.ObservedGeneration = stack.Generation
-	for _, condition := range stack.Status.Conditions {
+	for _, condition := range slices.Clone(stack.Status.Conditions) {
 		conditions.Set(stack, &condition)
 	}
 }

@@ -273,7 +273,7 @@ var stackRows = []row{
 		means: "Policies that Pulumi Cloud enforces refused the update, and nothing else explains why it failed. The message names the resources and the policies, and says whether something was changed.",
 		when:  "after `retryMaxBackoffDurationSeconds`",
 		todo:  "Change the program, or ask the owners of the policy for an exception and then request an update: `flux-pulumi reconcile stack`. The log of the pod has the whole texts.",
-		tests: []string{"stack.TestFailureThatNeedsMendingStallsAtOnceAndIsNotRetriedSoon"},
+		tests: []string{"stack.TestFailureThatNeedsAManualFixStallsAtOnceAndIsNotRetriedSoon"},
 	},
 	{
 		reason: "PreviewFailed", state: failing,
