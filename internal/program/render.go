@@ -3,7 +3,6 @@ package program
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,23 +95,18 @@ func decode(program *pulumiv1.Program) (map[string]any, error) {
 	return body, nil
 }
 
-// pack makes the tarball. It is not compressed: the output of a compressor may change with its version. That would change the digest of
-// every Program, and update every Stack with one.
+// pack makes the tarball.
 func pack(file []byte) ([]byte, error) {
 	var out bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&out, gzip.NoCompression)
-	if err != nil {
-		return nil, fmt.Errorf("pack the program: %w", err)
-	}
-	archive := tar.NewWriter(zip)
-	err = archive.WriteHeader(&tar.Header{
+	archive := tar.NewWriter(&out)
+	err := archive.WriteHeader(&tar.Header{
 		Typeflag: tar.TypeReg, Name: fileName, Size: int64(len(file)), Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR,
 	})
 	if err == nil {
 		_, err = archive.Write(file)
 	}
-	if err = errors.Join(err, archive.Close(), zip.Close()); err != nil {
+	if err = errors.Join(err, archive.Close()); err != nil {
 		return nil, fmt.Errorf("pack the program: %w", err)
 	}
-	return out.Bytes(), nil
+	return storeGzip(out.Bytes()), nil
 }
