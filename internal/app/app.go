@@ -72,7 +72,11 @@ func run(ctx context.Context, version string, args []string, stdout io.Writer) (
 	if err != nil {
 		return err
 	}
-	recorder, err := newRecorder(mgr, o)
+	transports, err := newTransports(mgr, o)
+	if err != nil {
+		return err
+	}
+	recorder, err := newRecorder(mgr, transports.events, o)
 	if err != nil {
 		return err
 	}
@@ -85,7 +89,7 @@ func run(ctx context.Context, version string, args []string, stdout io.Writer) (
 		defer func() { err = errors.Join(err, tracer.Stop()) }()
 		observers = append(observers, tracer)
 	}
-	if err := addControllers(ctx, mgr, recorder, observers, o); err != nil {
+	if err := addControllers(ctx, mgr, recorder, transports.artifacts, observers, o); err != nil {
 		return err
 	}
 	return startManager(ctx, mgr, recorder)

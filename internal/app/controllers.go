@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -64,11 +65,11 @@ type sharedDependencies struct {
 }
 
 // addControllers adds the controllers, and everything that they share, to the manager. All of it runs in the leader only.
-func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, observers []metrics.Observer, o *options) error {
+func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, fetching http.RoundTripper, observers []metrics.Observer, o *options) error {
 	if err := informercache.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	shared, err := newSharedDependencies(ctx, mgr, recorder, o)
+	shared, err := newSharedDependencies(ctx, mgr, recorder, fetching, o)
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ func maxOperations(o *options) int {
 	return int(max(min(operationsPerProcessor*int64(goruntime.GOMAXPROCS(0)), room), 1))
 }
 
-func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, o *options) (shared *sharedDependencies, err error) {
+func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, fetching http.RoundTripper, o *options) (shared *sharedDependencies, err error) {
 	shared = &sharedDependencies{
 		recorder: recorder,
 		git: source.NewGit(source.GitOptions{
@@ -167,7 +168,7 @@ func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder recor
 		sources:       newSources(mgr, o),
 		recentOutputs: update.NewRecentOutputs(),
 	}
-	if shared.store, err = newStore(o.artifacts, o.workspace.runtime == runtimePod); err != nil {
+	if shared.store, err = newStore(o.artifacts, o.workspace.runtime == runtimePod, fetching); err != nil {
 		return nil, err
 	}
 	shared.contents = artifact.NewContents(shared.store)
@@ -261,7 +262,7 @@ func controllerOptions(o *options) controller.Options {
 	return fairqueue.ControllerOptions(o.concurrent, controller.Options{RateLimiter: runtimectrl.GetRateLimiter(o.rateLimiter)})
 }
 
-func newStore(o artifactOptions, untrusted bool) (*artifact.Store, error) {
+func newStore(o artifactOptions, untrusted bool, transport http.RoundTripper) (*artifact.Store, error) {
 	retries := o.httpRetries
 	if retries == 0 {
 		retries = -1 // never, where 0 means the default
@@ -278,6 +279,7 @@ func newStore(o artifactOptions, untrusted bool) (*artifact.Store, error) {
 		HTTPRetries:  retries,
 		HTTPTimeout:  o.httpTimeout,
 		Untrusted:    untrusted,
+		Transport:    transport,
 		Log:          ctrl.Log.WithName("artifacts"),
 	})
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod"
+	"github.com/stack-controller/stack-controller/internal/spiffe"
 )
 
 // options are the settings of the controller. They do not change after they were parsed.
@@ -53,6 +54,7 @@ type options struct {
 	externalArtifact bool
 
 	artifacts artifactOptions
+	mtls      mutualTLSOptions
 	git       gitOptions
 	workspace workspaceOptions
 
@@ -74,6 +76,18 @@ type artifactOptions struct {
 	storagePath                            string
 	maxStoreSize, maxSize, maxUnpackedSize resource.QuantityValue
 	maxEntries                             int
+}
+
+// mutualTLSOptions turn on mutual TLS with SPIFFE identities.
+type mutualTLSOptions struct {
+	artifactServerIDs, eventServerIDs []string
+	artifactServers, eventServers     spiffe.Peers // the IDs, parsed
+	workloadAPI                       string       // its address
+}
+
+// enabled reports whether the controller needs an identity.
+func (o *mutualTLSOptions) enabled() bool {
+	return !o.artifactServers.Empty() || !o.eventServers.Empty()
 }
 
 // gitOptions configure the requests to git servers.
@@ -195,6 +209,7 @@ func (o *options) flagSet() *pflag.FlagSet {
 	o.acl.NoCrossNamespaceRefs = true
 	fs.Lookup("no-cross-namespace-refs").DefValue = "true"
 	o.artifacts.bindFlags(fs)
+	o.mtls.bindFlags(fs)
 	o.git.bindFlags(fs)
 	o.workspace.bindFlags(fs)
 	fs.BoolVar(&o.tracing, "enable-tracing", false,
@@ -223,6 +238,15 @@ func (o *artifactOptions) bindFlags(fs *pflag.FlagSet) {
 	quantity(&o.maxSize, "artifact-max-size", "256Mi", "The maximum size of an artifact.")
 	quantity(&o.maxUnpackedSize, "artifact-max-unpacked-size", "1Gi", "The maximum size of an artifact without its compression.")
 	fs.IntVar(&o.maxEntries, "artifact-max-entries", 100_000, "The maximum number of files and directories in an artifact.")
+}
+
+func (o *mutualTLSOptions) bindFlags(fs *pflag.FlagSet) {
+	const forms = "'spiffe://<trust domain>/<path>', a path that ends with '/' for all IDs below it, or 'spiffe://<trust domain>'; " +
+		"the trust domain 'self' is that of this controller. Can be repeated."
+	fs.StringArrayVar(&o.artifactServerIDs, spiffe.ArtifactServer.Flag, nil,
+		"The SPIFFE ID of a server to fetch artifacts from, with mutual TLS only: "+forms)
+	fs.StringArrayVar(&o.eventServerIDs, spiffe.EventServer.Flag, nil,
+		"The SPIFFE ID of an events receiver to send events to, with mutual TLS only: "+forms)
 }
 
 func (o *gitOptions) bindFlags(fs *pflag.FlagSet) {

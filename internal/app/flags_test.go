@@ -16,32 +16,34 @@ import (
 // fluxFlags are the flags and defaults of Flux 2.9's kustomize-controller. --http-timeout and --graceful-shutdown-timeout are those of its
 // helm-controller; --max-operations is no flag of Flux.
 var fluxFlags = map[string]string{
-	"concurrent":                        "4",
-	"max-operations":                    "0",
-	"default-service-account":           "",
-	"enable-leader-election":            "false",
-	"events-addr":                       "",
-	"feature-gates":                     "",
-	"graceful-shutdown-timeout":         "10m0s",
-	"health-addr":                       ":9440",
-	"http-retry":                        "9",
-	"http-timeout":                      "30s",
-	"interval-jitter-percentage":        "5",
-	"kube-api-burst":                    "300",
-	"kube-api-qps":                      "50",
-	"leader-election-lease-duration":    "35s",
-	"leader-election-release-on-cancel": "true",
-	"leader-election-renew-deadline":    "30s",
-	"leader-election-retry-period":      "5s",
-	"log-encoding":                      "json",
-	"log-level":                         "info",
-	"max-retry-delay":                   "15m0s",
-	"metrics-addr":                      ":8080",
-	"min-retry-delay":                   "750ms",
-	"requeue-dependency":                "30s",
-	"watch-all-namespaces":              "true",
-	"watch-configs-label-selector":      "reconcile.fluxcd.io/watch=Enabled",
-	"watch-label-selector":              "",
+	"authorized-artifact-server-spiffe-id": "[]",
+	"authorized-event-server-spiffe-id":    "[]",
+	"concurrent":                           "4",
+	"max-operations":                       "0",
+	"default-service-account":              "",
+	"enable-leader-election":               "false",
+	"events-addr":                          "",
+	"feature-gates":                        "",
+	"graceful-shutdown-timeout":            "10m0s",
+	"health-addr":                          ":9440",
+	"http-retry":                           "9",
+	"http-timeout":                         "30s",
+	"interval-jitter-percentage":           "5",
+	"kube-api-burst":                       "300",
+	"kube-api-qps":                         "50",
+	"leader-election-lease-duration":       "35s",
+	"leader-election-release-on-cancel":    "true",
+	"leader-election-renew-deadline":       "30s",
+	"leader-election-retry-period":         "5s",
+	"log-encoding":                         "json",
+	"log-level":                            "info",
+	"max-retry-delay":                      "15m0s",
+	"metrics-addr":                         ":8080",
+	"min-retry-delay":                      "750ms",
+	"requeue-dependency":                   "30s",
+	"watch-all-namespaces":                 "true",
+	"watch-configs-label-selector":         "reconcile.fluxcd.io/watch=Enabled",
+	"watch-label-selector":                 "",
 }
 
 // ownFlags are the flags that Flux does not have. Flux has --no-cross-namespace-refs, but with another default.
@@ -86,8 +88,10 @@ func TestFlagsAndEnvironmentMakeTheOptions(t *testing.T) {
 	t.Setenv("AGENT_IMAGE", "example.com/agent:environment")
 	t.Setenv("AGENT_IMAGE_PULL_POLICY", "Always")
 	t.Setenv("RUNTIME_NAMESPACE", "flux-system")
+	t.Setenv("SPIFFE_ENDPOINT_SOCKET", "unix:///run/api.sock")
 	externalArtifact := func(o *options) any { return o.externalArtifact }
 	image := func(o *options) any { return o.workspace.agentImage + " " + o.workspace.agentPullPolicy }
+	mutual := func(o *options) any { return [2]bool{!o.mtls.artifactServers.Empty(), !o.mtls.eventServers.Empty()} }
 	namespaces := func(o *options) any { return slices.Collect(maps.Keys(cacheOptions(o).DefaultNamespaces)) }
 	for _, test := range []struct {
 		args  string
@@ -100,6 +104,9 @@ func TestFlagsAndEnvironmentMakeTheOptions(t *testing.T) {
 		{"--watch-all-namespaces=false", namespaces, []string{"flux-system"}},
 		{"", image, "example.com/agent:environment Always"},
 		{"--agent-image=example.com/agent:flag --agent-image-pull-policy=Never", image, "example.com/agent:flag Never"},
+		{"", mutual, [2]bool{false, false}},
+		{"--authorized-artifact-server-spiffe-id=spiffe://self", mutual, [2]bool{true, false}},
+		{"--authorized-event-server-spiffe-id=spiffe://a --authorized-event-server-spiffe-id=spiffe://b", mutual, [2]bool{false, true}},
 		{"--feature-gates=", externalArtifact, false},
 		{"--feature-gates=ExternalArtifact=true", externalArtifact, true},
 		{"--feature-gates=ExternalArtifact=false", externalArtifact, false},
@@ -131,6 +138,9 @@ func TestMistakesInFlagsAreNamed(t *testing.T) {
 		{[]string{"--storage-max-size=1Mi"}, "--storage-max-size must not be less than --artifact-max-size"},
 		{[]string{"--min-retry-delay=1h"}, "--max-retry-delay must not be less than --min-retry-delay"},
 		{[]string{"--interval-jitter-percentage=100"}, "--interval-jitter-percentage must be less than 100"},
+		{[]string{"--authorized-artifact-server-spiffe-id=example.org"}, `--authorized-artifact-server-spiffe-id: "example.org": `},
+		{[]string{"--authorized-event-server-spiffe-id=spiffe://self", "--authorized-event-server-spiffe-id="}, `--authorized-event-server-spiffe-id: "": `},
+		{[]string{"--authorized-event-server-spiffe-id=spiffe://self"}, "SPIFFE_ENDPOINT_SOCKET"},
 		{[]string{"--log-level=loud"}, "--log-level must be trace, debug, info or error"},
 		{[]string{"--log-encoding=xml"}, "--log-encoding must be json or console"},
 		{[]string{"--feature-gates=Nope=true"}, `--feature-gates: feature-gate 'Nope' not supported`},
@@ -153,6 +163,7 @@ func TestMistakesInFlagsAreNamed(t *testing.T) {
 			g := NewWithT(t)
 			t.Setenv("RUNTIME_NAMESPACE", "")
 			t.Setenv("AGENT_IMAGE", "")
+			t.Setenv("SPIFFE_ENDPOINT_SOCKET", "")
 			var stdout strings.Builder
 			err := run(context.Background(), "dev", test.args, &stdout)
 			g.Expect(err).To(MatchError(ContainSubstring(test.want)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"runtime/debug"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod"
 	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/spiffe"
 	"github.com/stack-controller/stack-controller/internal/update"
 )
 
@@ -178,11 +180,39 @@ func newReferencesWatcher(ctx context.Context, mgr ctrl.Manager, o *options) (*r
 	return watcher, nil
 }
 
-func newRecorder(mgr ctrl.Manager, o *options) (*events.Recorder, error) {
+// transports send requests to Flux's controllers. They are nil where the flags ask for no mutual TLS.
+type transports struct{ artifacts, events http.RoundTripper }
+
+// newTransports returns the transports. If one needs an identity, the manager keeps it up to date, and is ready while there is one.
+func newTransports(mgr ctrl.Manager, o *options) (t transports, err error) {
+	if !o.mtls.enabled() {
+		return t, nil
+	}
+	identity, err := spiffe.New(spiffe.Options{Address: o.mtls.workloadAPI, Log: ctrl.Log.WithName("spiffe"), Registerer: ctrlmetrics.Registry})
+	if err != nil {
+		return t, err
+	}
+	if err := mgr.Add(identity); err != nil {
+		return t, fmt.Errorf("add the SPIFFE identity: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("spiffe", identity.Ready); err != nil {
+		return t, fmt.Errorf("add the readiness check of the SPIFFE identity: %w", err)
+	}
+	if !o.mtls.artifactServers.Empty() {
+		t.artifacts = identity.Transport(o.mtls.artifactServers, spiffe.ArtifactServer)
+	}
+	if !o.mtls.eventServers.Empty() {
+		t.events = identity.Transport(o.mtls.eventServers, spiffe.EventServer)
+	}
+	return t, nil
+}
+
+func newRecorder(mgr ctrl.Manager, transport http.RoundTripper, o *options) (*events.Recorder, error) {
 	recorder, err := events.NewRecorder(events.Options{
 		Scheme:     mgr.GetScheme(),
 		Kubernetes: mgr.GetEventRecorderFor(controllerName), // the type that Flux's recorder has
 		Address:    o.eventsAddr,
+		Transport:  transport,
 		Controller: controllerName,
 		Log:        ctrl.Log.WithName("events"),
 		Registerer: ctrlmetrics.Registry,

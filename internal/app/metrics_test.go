@@ -25,6 +25,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/events"
 	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/spiffe"
 )
 
 const monitoringGuide = "../../docs/guides/monitoring.md"
@@ -46,6 +47,9 @@ var metricMeanings = map[string]string{
 	"stack_controller_artifact_fetches_total": "origin: `download` from a Flux source, or `make` of a git checkout or a Program; " +
 		"result: `success` or `failure`.",
 	"stack_controller_artifact_store_requests_total": "result: `hit` or `miss`.",
+	"stack_controller_spiffe_identity": "state: `valid`; `expiring`: it should have been renewed; `expired`; `refused`: none is registered; " +
+		"`unreachable`. Only with [mutual TLS](mutual-tls.md).",
+	"stack_controller_spiffe_identity_expiry_timestamp_seconds": "Only with [mutual TLS](mutual-tls.md).",
 }
 
 func TestDocumentationListsEveryMetric(t *testing.T) {
@@ -104,6 +108,8 @@ func ownMetrics(g Gomega) *prometheus.Registry {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(metrics.RegisterStoreSize(registry, func() int64 { return 0 })).To(Succeed())
 	g.Expect(metrics.RegisterAgents(registry, runtimePod, func() int { return 0 })).To(Succeed())
+	_, err = spiffe.New(spiffe.Options{Address: "unix:///nowhere", Log: logr.Discard(), Registerer: registry})
+	g.Expect(err).NotTo(HaveOccurred())
 	_, err = events.NewRecorder(events.Options{
 		Scheme: k8sruntime.NewScheme(), Kubernetes: record.NewFakeRecorder(1), Controller: controllerName, Log: logr.Discard(), Registerer: registry,
 	})

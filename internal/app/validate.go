@@ -15,6 +15,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/features"
 
 	"github.com/stack-controller/stack-controller/internal/file"
+	"github.com/stack-controller/stack-controller/internal/spiffe"
 )
 
 const (
@@ -50,6 +51,9 @@ func (o *options) validate() (err error) {
 			return fmt.Errorf("--watch-configs-label-selector: %w", err)
 		}
 	}
+	if err := o.mtls.validate(); err != nil {
+		return err
+	}
 	if o.git.knownHostsFile != "" {
 		if o.git.knownHosts, err = file.Read(o.git.knownHostsFile, maxKnownHosts); err != nil {
 			return fmt.Errorf("--git-known-hosts-file: %w", err)
@@ -59,6 +63,21 @@ func (o *options) validate() (err error) {
 		return o.workspace.validateProcess()
 	}
 	return o.workspace.validatePod()
+}
+
+// validate parses the SPIFFE IDs, and looks for the address of the Workload API when there are any.
+func (o *mutualTLSOptions) validate() (err error) {
+	if o.artifactServers, err = spiffe.ParsePeers(o.artifactServerIDs); err != nil {
+		return fmt.Errorf("--%s: %w", spiffe.ArtifactServer.Flag, err)
+	}
+	if o.eventServers, err = spiffe.ParsePeers(o.eventServerIDs); err != nil {
+		return fmt.Errorf("--%s: %w", spiffe.EventServer.Flag, err)
+	}
+	if !o.enabled() {
+		return nil
+	}
+	o.workloadAPI, err = spiffe.WorkloadAPIAddress()
+	return err
 }
 
 func (o *options) validateRanges() error {

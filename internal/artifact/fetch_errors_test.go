@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -104,6 +105,18 @@ func TestFetchErrorShowsWhatToDo(t *testing.T) {
 			g.Expect(filesBelow(dir)).To(BeEmpty())
 		})
 	}
+}
+
+func TestServerWithMutualTLSNamesTheFlagThatIsMissing(t *testing.T) {
+	g := NewWithT(t)
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+	store := newStore(t, artifact.Options{})
+	err := store.Fetch(t.Context(), artifact.Reference{
+		URL: strings.Replace(server.URL, "https://", "http://", 1) + "/a.tar.gz", Digest: digest.FromString("x").String(),
+	})
+	g.Expect(err).To(HaveKind(artifact.Unavailable))
+	g.Expect(err).To(MatchError(ContainSubstring("400 Bad Request: a server that requires mutual TLS answers plain HTTP so; --authorized-artifact-server-spiffe-id")))
 }
 
 func TestErrorsHaveNoCredentials(t *testing.T) {

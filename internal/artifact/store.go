@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -58,6 +59,8 @@ type Options struct {
 	Untrusted bool
 	// Metrics are the metrics about artifacts; nil measures nothing.
 	Metrics *metrics.Artifacts
+	// Transport sends the requests for artifacts, for example over mutual TLS. By default they are sent as their URLs say.
+	Transport http.RoundTripper
 	// Log receives messages about content that had to be removed. By default nothing is logged.
 	Log logr.Logger
 }
@@ -122,6 +125,9 @@ func (f *File) Close() error {
 	return err
 }
 
+// tlsAdvice is for an artifact server that has mutual TLS when this controller has not.
+const tlsAdvice = "a server that requires mutual TLS answers plain HTTP so; --authorized-artifact-server-spiffe-id of this controller makes it use mutual TLS"
+
 // NewStore opens the store in the directory and finds what an earlier process left there.
 func NewStore(options Options) (*Store, error) {
 	options = options.withDefaults()
@@ -136,6 +142,7 @@ func NewStore(options Options) (*Store, error) {
 	s.downloads = download.New(download.Options{
 		MaxSize: options.Limits.MaxDownloadSize, Retries: options.HTTPRetries, Timeout: options.HTTPTimeout,
 		Untrusted: options.Untrusted, Log: options.Log,
+		Transport: options.Transport, TLSAdvice: tlsAdvice,
 	})
 	if err := s.openDirectory(); err != nil {
 		return nil, fmt.Errorf("artifact store: %w", err)

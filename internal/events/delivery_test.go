@@ -213,3 +213,23 @@ func TestDeliveriesShareOneConnection(t *testing.T) {
 	receiver.messages(g, 20)
 	g.Expect(receiver.connections.Load()).To(BeEquivalentTo(1))
 }
+
+func TestEventsAreDeliveredOverTheTransport(t *testing.T) {
+	g := NewWithT(t)
+	receiver := newReceiver(t)
+	var requested atomic.Value
+	through := roundTrip(func(request *http.Request) (*http.Response, error) {
+		requested.Store(request.URL.String())
+		elsewhere := request.Clone(request.Context())
+		elsewhere.URL.Host = receiver.Listener.Addr().String()
+		return http.DefaultTransport.RoundTrip(elsewhere)
+	})
+	f := start(t, events.Options{Address: "http://notification-controller.invalid:80/", Transport: through})
+	f.Event(subject(), corev1.EventTypeNormal, "Done", "message")
+	g.Expect(receiver.messages(g, 1)).To(ConsistOf("message"))
+	g.Expect(requested.Load()).To(Equal("http://notification-controller.invalid:80/"))
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }

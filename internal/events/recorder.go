@@ -45,6 +45,8 @@ type Options struct {
 	Kubernetes record.EventRecorder
 	// Address is the URL of notification-controller; empty means that no notifications are sent.
 	Address string
+	// Transport sends the notifications, for example over mutual TLS; http.DefaultTransport when nil.
+	Transport http.RoundTripper
 	// Controller is the name under which the events are reported.
 	Controller string
 	// Log receives a line for each event, and failures of deliveries: of these, at most one line per minute and kind of failure.
@@ -93,7 +95,8 @@ func NewRecorder(options Options) (*Recorder, error) {
 		flux:    flux,
 		queue:   newQueue(options.QueueSize),
 		client: &http.Client{
-			Timeout: attemptTimeout,
+			Timeout:   attemptTimeout,
+			Transport: options.Transport,
 			// A redirected POST would become a GET, and the notification would seem to be delivered.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},

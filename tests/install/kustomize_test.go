@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // The field spec.images of a Flux Kustomization works like "images:" in an overlay.
@@ -202,4 +205,23 @@ func TestPulumiServiceAccountMayOnlyAskWhoCalls(t *testing.T) {
 	g.Expect(dryRun(t, cp, file)).To(Succeed())
 	g.Expect(inRepository(at(t, decode(t, fromGit).get(t, "Kustomization", "stack-controller-account"), "spec", "path").(string), "kustomization.yaml")).
 		To(BeARegularFile())
+}
+
+func TestTheComponentForMutualTLSGivesTheControllerFlagsAndAnIdentity(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	rendered := kustomize(t, kustomization(t, "resources: [repository/config/default]\ncomponents: [repository/config/flux/mutual-tls]\n"))
+	deployment := &appsv1.Deployment{}
+	g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(rendered.get(t, "Deployment", "stack-controller").Object, deployment)).To(Succeed())
+	pod := deployment.Spec.Template.Spec
+	manager := pod.Containers[0]
+	g.Expect(manager.Args).To(ContainElements(
+		"--authorized-artifact-server-spiffe-id=spiffe://self/ns/flux-system/sa/source-controller",
+		"--authorized-event-server-spiffe-id=spiffe://self/ns/flux-system/sa/notification-controller",
+	))
+	g.Expect(manager.Args[len(manager.Args)-1]).To(Equal("--events-addr=http://notification-controller.flux-system.svc.cluster.local.:80/"), "the last one counts")
+	g.Expect(manager.Env).To(ContainElement(corev1.EnvVar{Name: "SPIFFE_ENDPOINT_SOCKET", Value: "unix:///spiffe-workload-api/spire-agent.sock"}))
+	g.Expect(manager.VolumeMounts).To(ContainElement(And(HaveField("MountPath", "/spiffe-workload-api"), HaveField("Name", "spiffe-workload-api"))))
+	g.Expect(pod.Volumes).To(ContainElement(And(HaveField("Name", "spiffe-workload-api"), HaveField("CSI.Driver", "csi.spiffe.io"))))
+	g.Expect(pod.Volumes).To(ContainElement(HaveField("Name", "data")), "nothing is replaced")
 }

@@ -219,10 +219,17 @@ func (s *Server) FetchSource(ctx context.Context, request *proto.FetchSourceRequ
 	return &proto.FetchSourceResponse{}, nil
 }
 
+// tlsAdvice is for an artifact server that has mutual TLS. Agents have no identity for it, and do not get that of the controller: they run
+// the programs of tenants.
+const tlsAdvice = "a server that requires mutual TLS answers plain HTTP so, and workspaces have no identity for it; " +
+	"use a Stack, or an Update with spec.stackRef, whose artifacts the controller fetches"
+
 // download downloads the archive. Its error messages contain only scheme, host and path of the URL.
 func (s *sources) download(ctx context.Context, from *url.URL, wanted digest.Digest) (*os.File, error) {
 	shown := (&url.URL{Scheme: from.Scheme, Host: from.Host, Path: from.Path}).String()
-	downloads := download.New(download.Options{MaxSize: s.limits.MaxDownloadSize, Retries: fetchRetries, Timeout: fetchTimeout, Redirects: true})
+	downloads := download.New(download.Options{
+		MaxSize: s.limits.MaxDownloadSize, Retries: fetchRetries, Timeout: fetchTimeout, Redirects: true, TLSAdvice: tlsAdvice,
+	})
 	path, err := downloads.Fetch(ctx, from.String(), wanted, filepath.Join(s.dir, incomingName))
 	switch {
 	case errors.Is(err, download.ErrTooLarge):

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -81,4 +83,16 @@ func TestWhyASourceCannotBeFetchedIsReported(t *testing.T) {
 			g.Expect(a.GetInfo(t.Context())).To(HaveField("SourceDigest", ""))
 		})
 	}
+}
+
+func TestAServerWithMutualTLSIsNotForAgents(t *testing.T) {
+	g := NewWithT(t)
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	a := startAgent(t, t.TempDir())
+	err := a.FetchSource(t.Context(), digest.FromString("x").String(), strings.Replace(server.URL, "https://", "http://", 1))
+	g.Expect(err).To(MatchError(client.ErrFetchFailed))
+	g.Expect(err).To(MatchError(ContainSubstring("400 Bad Request: a server that requires mutual TLS answers plain HTTP so, and workspaces have no identity for it")))
 }

@@ -10,7 +10,8 @@
 //   - After the size limit it reads on until the body ends, which may never happen. Here the size of the file is watched.
 //   - It does not notice a server that sends next to nothing. Here the file has to grow at the minimum throughput.
 //   - There is no option for the client or its transport: root certificates are those of the system, up to 10 MiB of headers
-//     are read, and a body with "Content-Encoding: gzip" is decompressed before its digest is computed.
+//     are read, and a body with "Content-Encoding: gzip" is decompressed before its digest is computed. Where a transport is given, for
+//     mutual TLS, transportFetcher takes its place. It can go with a version of the package that has the option WithTLSConfig (v0.30.1 has).
 //   - It reads the file a second time for the digest.
 package download
 
@@ -85,6 +86,10 @@ type Options struct {
 	// Untrusted says that the author of the URL must learn nothing about the network of this process, and must not use it: addresses that
 	// netguard refuses are refused, and why a server cannot be reached is only logged.
 	Untrusted bool
+	// Transport sends the requests; by default that of fluxcd/pkg/http/fetch.
+	Transport http.RoundTripper
+	// TLSAdvice is added to the message about an answer of 400, which is how a server that speaks TLS answers to plain HTTP.
+	TLSAdvice string
 	// Window is how long a server may send less than throughput.Minimum; default throughput.Window.
 	Window time.Duration
 	// Log receives the digest of refused content, and the reason why an untrusted server cannot be reached.
@@ -94,7 +99,12 @@ type Options struct {
 // Downloader downloads files. It is safe for concurrent use.
 type Downloader struct {
 	options Options
-	fetcher *fetch.ArchiveFetcher
+	fetcher fetcher
+}
+
+// fetcher is what a Downloader needs of fetch.ArchiveFetcher.
+type fetcher interface {
+	FetchWithContext(ctx context.Context, url, wanted, dir string) error
 }
 
 // New makes a Downloader.
@@ -102,11 +112,15 @@ func New(options Options) *Downloader {
 	if options.Window == 0 {
 		options.Window = throughput.Window
 	}
+	// One byte more than allowed distinguishes content that goes on from content that ends at the limit.
+	limit, host := options.MaxSize+1, os.Getenv(hostOverrideVariable)
+	if options.Transport != nil {
+		return &Downloader{options: options, fetcher: &transportFetcher{client: &http.Client{Transport: options.Transport}, limit: limit, host: host}}
+	}
 	return &Downloader{options: options, fetcher: fetch.New(
 		fetch.WithRetries(0),
-		// One byte more than allowed distinguishes content that goes on from content that ends at the limit.
-		fetch.WithMaxDownloadSize(int(options.MaxSize)+1),
-		fetch.WithHostnameOverwrite(os.Getenv(hostOverrideVariable)),
+		fetch.WithMaxDownloadSize(int(limit)),
+		fetch.WithHostnameOverwrite(host),
 		fetch.WithFileName(fileName),
 	)}
 }
@@ -119,11 +133,15 @@ func (d *Downloader) Fetch(ctx context.Context, url string, wanted digest.Digest
 	backoff := wait.Backoff{Duration: firstWait, Factor: 3, Jitter: 0.1, Steps: 1 + d.options.Retries}
 	var failure error
 	ended := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
-		var again bool
-		again, failure = d.try(ctx, url, wanted, dir)
+		again, err := d.try(ctx, url, wanted, dir)
+		if failure == nil || err == nil || ctx.Err() == nil { // the end of the time is not why the tries before it failed
+			failure = err
+		}
 		return !again, nil
 	})
 	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) && failure != nil && !errors.Is(failure, context.DeadlineExceeded):
+		return "", fmt.Errorf("not complete after %s: %w", d.options.Timeout, failure)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) && (ended != nil || failure != nil):
 		return "", fmt.Errorf("not complete after %s: %w", d.options.Timeout, context.DeadlineExceeded)
 	case failure != nil:
@@ -192,11 +210,11 @@ func (d *Downloader) classify(ctx context.Context, err error, path string, wante
 		return false, context.Cause(ctx)
 	case isDiskError(err):
 		return false, err
-	case strings.Contains(err.Error(), "failed to verify archive"):
+	case errors.Is(err, ErrDigestMismatch), strings.Contains(err.Error(), "failed to verify archive"):
 		d.logDigest(path, wanted)
 		return false, fmt.Errorf("%w: expected %s", ErrDigestMismatch, wanted)
 	}
-	again, err = serverError(err)
+	again, err = d.serverError(err)
 	if d.options.Untrusted && again && !errors.Is(err, errServer) {
 		d.options.Log.Info("no complete answer from the server of an artifact", "problem", fmt.Sprintf("%.500s", err))
 		return again, errNoAnswer
@@ -221,17 +239,33 @@ func (d *Downloader) logDigest(path string, wanted digest.Digest) {
 	}
 }
 
+// explainedError is an error of a transport with an explanation for users. Its message is for the log. An example is spiffe.Error, whose
+// package agents do not need.
+type explainedError interface {
+	error
+	Explanation() string
+}
+
 // answered matches the error of the fetcher for an answer with a status below 500.
 var answered = regexp.MustCompile(`\(status: (\d{3})[^()]*\)$`)
 
 // serverError returns the error for a failure of the server or the connection. It contains no text of the server.
-func serverError(err error) (again bool, _ error) {
-	var requested *url.Error
+func (d *Downloader) serverError(err error) (again bool, _ error) {
+	var (
+		requested *url.Error
+		explained explainedError
+	)
 	switch match := answered.FindStringSubmatch(err.Error()); {
+	case errors.As(err, &explained):
+		d.options.Log.Info("no mutual TLS with the server of an artifact", "problem", fmt.Sprintf("%.500s", explained))
+		return false, errors.New(explained.Explanation())
 	case match != nil:
 		code, _ := strconv.Atoi(match[1])
-		if code == http.StatusGone {
+		switch {
+		case code == http.StatusGone:
 			return false, fmt.Errorf("%w: the server answers 410 Gone", ErrNotFound)
+		case code == http.StatusBadRequest && d.options.TLSAdvice != "":
+			return false, fmt.Errorf("the server answers 400 Bad Request: %s", d.options.TLSAdvice)
 		}
 		return false, fmt.Errorf("the server answers %d %s", code, http.StatusText(code))
 	case errors.As(err, &requested) && strings.Contains(requested.Err.Error(), "Location header"):
@@ -240,7 +274,7 @@ func serverError(err error) (again bool, _ error) {
 		return false, errors.New("redirected too often")
 	case errors.As(err, &requested):
 		return true, requested.Err
-	case strings.Contains(err.Error(), "giving up after"):
+	case errors.Is(err, errServer), strings.Contains(err.Error(), "giving up after"):
 		return true, errServer
 	}
 	for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(err) {
