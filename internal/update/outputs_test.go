@@ -122,6 +122,7 @@ func TestSecretHoldsAsManyOutputsAsItCan(t *testing.T) {
 
 func TestSecretOfAnyOutputsIsAccepted(t *testing.T) {
 	suite.WithoutRaceDetector(t)
+	suite.Long(t, "many random outputs; see the other tests of this file")
 	tests := map[string]func(i int) (string, *proto.Output){
 		"a thousand": func(i int) (string, *proto.Output) { return fmt.Sprint("output", i), large(100) },
 		"very many small ones": func(i int) (string, *proto.Output) {

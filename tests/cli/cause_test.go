@@ -55,6 +55,7 @@ func TestVersionOfASourceInAStackDoesNotMatter(t *testing.T) {
 }
 
 func TestStackThatWaitsOrIsSuspendedIsNotCalledOutdated(t *testing.T) {
+	suite.Long(t, "further states of a Stack; see TestWhyASourceIsNotReadyIsSaidAtOnce")
 	p := begin(t, "waits")
 	p.Change(func(stack *pulumiv1.Stack) {
 		stack.Spec.EnvRefs["OTHER"] = pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: "missing", Key: "a"}}

@@ -159,6 +159,7 @@ func TestTreeShowsWhatBelongsTogether(t *testing.T) {
 }
 
 func TestWhatHappenedToAStackIsReportedUntilItIsFixed(t *testing.T) {
+	suite.Long(t, "further states of a Stack; see TestWhyASourceIsNotReadyIsSaidAtOnce")
 	p := begin(t, "explained")
 	p.commit(scene.Program(p.Name, "outputs:", "  x: ${nothing}"))
 	p.says(3, "reconcile stack explained --with-source")

@@ -10,6 +10,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The field spec.images of a Flux Kustomization works like "images:" in an overlay.
@@ -144,6 +146,7 @@ const delegator = "default:pulumi:system:auth-delegator"
 // TestEachWayToInstallCanBringThePulumiServiceAccount is about the ServiceAccount default/pulumi, which manifests for the operator refer
 // to.
 func TestEachWayToInstallCanBringThePulumiServiceAccount(t *testing.T) {
+	suite.Long(t, "further manifests; see TestTheChartInstallsWhatKustomizeInstalls")
 	t.Parallel()
 	g := NewWithT(t)
 	release, err := releaseFiles(t, "v1.2.3", "")
@@ -169,6 +172,7 @@ func TestEachWayToInstallCanBringThePulumiServiceAccount(t *testing.T) {
 }
 
 func TestNoWayToInstallBringsThePulumiServiceAccountUnasked(t *testing.T) {
+	suite.Long(t, "further manifests; see TestTheChartInstallsWhatKustomizeInstalls")
 	t.Parallel()
 	g := NewWithT(t)
 	for way, rendered := range map[string]objects{
@@ -182,6 +186,7 @@ func TestNoWayToInstallBringsThePulumiServiceAccountUnasked(t *testing.T) {
 
 // The account may ask the API server who calls an agent, and may do nothing else.
 func TestPulumiServiceAccountMayOnlyAskWhoCalls(t *testing.T) {
+	suite.Long(t, "further manifests; see TestTheChartInstallsWhatKustomizeInstalls")
 	t.Parallel()
 	g := NewWithT(t)
 	cp := flux(t)

@@ -229,6 +229,7 @@ func TestHelmTakesOverWhatKubectlInstalledWhenItIsAsked(t *testing.T) {
 }
 
 func TestGoGetsTheMemoryLimitOfTheContainer(t *testing.T) {
+	suite.Long(t, "further values; see TestValuesOfTheChartHaveTheirEffect")
 	t.Parallel()
 	for way, rendered := range map[string]objects{"the chart": template(t), "kustomize": kustomize(t, inRepository("config/default"))} {
 		NewWithT(t).Expect(manager(t, rendered.get(t, "Deployment", "stack-controller"), "env")).To(ContainElement(And(HaveKeyWithValue("name", "GOMEMLIMIT"),
@@ -258,6 +259,7 @@ namespace: elsewhere
 }
 
 func TestReleasesOfOtherNamesHaveMetricsServicesOfTheirOwn(t *testing.T) {
+	suite.Long(t, "further values; see TestValuesOfTheChartHaveTheirEffect")
 	t.Parallel()
 	g := NewWithT(t)
 	rendered := template(t, "--set=fullnameOverride=stack-controller-shard1")

@@ -49,6 +49,7 @@ func TestPreviewListsWhatWouldChange(t *testing.T) {
 }
 
 func TestRefreshPreviewListsDriftAndChangesNothing(t *testing.T) {
+	suite.Long(t, "tests/e2e proves it with TestDriftIsReportedWhenTwoChecksSeeTheSame")
 	f, dir := filesFixture(t, 3)
 	f.succeed(up)
 	f.processes()

@@ -50,6 +50,7 @@ func (f *fixture) checkpoint() string {
 }
 
 func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
+	suite.Long(t, "tests/e2e proves it with TestDriftIsReportedWhenTwoChecksSeeTheSame")
 	f := newFixture(t)
 	file := filepath.Join(f.manageFiles(1), "file0")
 	content := func() string {

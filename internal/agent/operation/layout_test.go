@@ -27,6 +27,7 @@ func (f *fixture) moveToOldLayout(name string) {
 }
 
 func TestStackThatIsOnlyInTheOldLayoutIsNotCreated(t *testing.T) {
+	suite.Long(t, "a backend of an old CLI; the recorded failures have its message")
 	f := newDeployed(t)
 	f.moveToOldLayout("dev")
 	expectNew := func(request *proto.StartOperationRequest) { request.NewStack = true }

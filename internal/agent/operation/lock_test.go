@@ -70,6 +70,7 @@ func (f *fixture) pulumiWith(env []string, args ...string) {
 }
 
 func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
+	suite.Long(t, "further locks; see TestKilledCLIIsInterruptedAndLeavesNoProcess and the recorded failures")
 	f := newDeployed(t)
 	me, err := user.Current()
 	f.Expect(err).NotTo(HaveOccurred())

@@ -7,10 +7,12 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/tests/programs"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // What Pulumi reports while it runs has [secret] in place of any text that is equal to a secret, also in values that are not secret.
 func TestValuesThatAreUsedLaterAreNotMasked(t *testing.T) {
+	suite.Long(t, "further forms of secrets; see TestSecretInWhatAProgramPrintedIsRedacted")
 	f := newCreated(t)
 	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	f.write("Pulumi.yaml", `

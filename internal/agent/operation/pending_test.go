@@ -50,6 +50,7 @@ func TestPendingCreateIsFoundWhereOnlyTheControllerKnowsOfTheInterruption(t *tes
 }
 
 func TestDestroyAfterAPendingCreateIsNoProofThatNothingIsLeft(t *testing.T) {
+	suite.Long(t, "further pending creates; see TestPendingCreateIsFoundWhereOnlyTheControllerKnowsOfTheInterruption")
 	f := sleeper(t, "seconds: 1000")
 	_, ended := f.start()
 	f.killAndForget(ended)

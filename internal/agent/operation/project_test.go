@@ -6,9 +6,11 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestUnusableProgramsAreReported(t *testing.T) {
+	suite.Long(t, "further messages; the recorded failures have them")
 	f := newFixture(t)
 	for _, test := range []struct {
 		name, file, content string

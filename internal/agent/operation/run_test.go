@@ -151,6 +151,7 @@ func TestExpectedNoChangesAreReportedWhenThereAreSome(t *testing.T) {
 }
 
 func TestSourceTreeIsNotChanged(t *testing.T) {
+	suite.Long(t, "further ways to write; the artifact is unpacked anew for each operation")
 	f := newCreated(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	f.write("Pulumi.dev.yaml", "config:\n  demo:unused: x # comment\n")

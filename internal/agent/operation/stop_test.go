@@ -134,6 +134,7 @@ func TestOperationThatIsCancelledBeforeItStartsRunsNothing(t *testing.T) {
 }
 
 func TestSecondSignalEndsAProviderThatIgnoresTheFirst(t *testing.T) {
+	suite.Long(t, "further providers; see TestCauseOfTheCancellationDecidesTheOutcome")
 	f := sleeper(t, "seconds: 100, ignoreCancel: true")
 	cancel, ended := f.start(withGrace(time.Second))
 	cancel(runner.ErrCancelled)
