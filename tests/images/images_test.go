@@ -7,6 +7,7 @@ import (
 	"context"
 	"debug/elf"
 	"debug/macho"
+	"debug/pe"
 	"errors"
 	"fmt"
 	"io"
@@ -193,6 +194,7 @@ func TestCommandLineIsReleasedForEveryPlatformAndTheSameEachTime(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		return content
 	}
+	windows := func(program []byte) any { return machine(t, program, pe.NewFile).Machine }
 	archiveOf := func(platform string) string { return "flux-pulumi_1.2.3_" + platform + ".tar.gz" }
 	for platform, isFor := range map[string]func(program []byte) any{
 		"linux_amd64":  func(program []byte) any { return machine(t, program, elf.NewFile).Machine == elf.EM_X86_64 },
@@ -207,6 +209,11 @@ func TestCommandLineIsReleasedForEveryPlatformAndTheSameEachTime(t *testing.T) {
 		g.Expect(files["LICENSE"].content).NotTo(BeEmpty())
 		g.Expect(files["flux-pulumi"].mode.Perm()).To(Equal(fs.FileMode(0o755)))
 		g.Expect(isFor(files["flux-pulumi"].content)).To(BeTrue(), platform)
+	}
+	for platform, isFor := range map[string]uint16{"windows_amd64": pe.IMAGE_FILE_MACHINE_AMD64, "windows_arm64": pe.IMAGE_FILE_MACHINE_ARM64} {
+		files := unpackArchive(t, read(output, archiveOf(platform)))
+		g.Expect(files).To(HaveLen(2))
+		g.Expect(windows(files["flux-pulumi.exe"].content)).To(Equal(isFor), platform)
 	}
 	native := "linux_" + runtime.GOARCH
 	files := unpackArchive(t, read(output, archiveOf(native)))
