@@ -10,7 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -36,12 +38,13 @@ func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 	} else {
 		flags = append(flags, "-timeout=60m")
 	}
-	// Packages below internal wait for a third of their time: one more than there are processors keeps these busy.
-	raced := append([]string{"-p=3"}, flags...)
+	// Most packages wait for a third of their time: one more than there are processors keeps these busy.
+	parallel := "-p=" + strconv.Itoa(runtime.NumCPU()+1)
+	raced := append([]string{parallel}, flags...)
 	if race {
 		raced = append(append(raced, "-race"), uninstrumented()...)
 	}
-	plain := append([]string{"-p=2"}, flags...)
+	plain := append([]string{parallel}, flags...)
 	root := tools.RepositoryRoot()
 	internal, err := testPackages(ctx, ".", "./cmd/...", "./config/...", "./internal/...")
 	if err != nil {
