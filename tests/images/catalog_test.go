@@ -89,6 +89,17 @@ func TestCatalogHasEveryArchiveInTheFormatOfFlux(t *testing.T) {
 		[]string{offered.Name, offered.Description, offered.Homepage, offered.Source, "Apache-2.0"}))
 }
 
+func TestCatalogOfNothingIsAnError(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(tools.RepositoryRoot(), ".ci", "release"), "catalog")
+	cmd.Env = append(os.Environ(), "VERSION="+releaseVersion, "OUTPUT="+dir)
+	log, err := cmd.CombinedOutput()
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(string(log)).To(ContainSubstring("has no archive of the command line"))
+	g.Expect(os.ReadDir(dir)).To(BeEmpty())
+}
+
 func TestFluxInstallsThePluginFromTheCatalog(t *testing.T) {
 	suite.Long(t, "builds the command line and flux")
 	g := NewWithT(t)

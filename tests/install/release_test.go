@@ -89,6 +89,13 @@ func TestAReleasePinsItsImagesWhereverItIsInstalledFrom(t *testing.T) {
 		// Deleting the installation must not delete Flux.
 		g.Expect(rendered.names()).NotTo(ContainElement(HavePrefix("Namespace ")), way)
 	}
+	// As spec.components of a Flux Kustomization does.
+	unpacked := unpack(t, dir)
+	overlay := "resources: [default]\ncomponents: [mutual-tls]\n"
+	g.Expect(os.WriteFile(filepath.Join(unpacked, "kustomization.yaml"), []byte(overlay), 0o600)).To(Succeed())
+	g.Expect(manager(t, kustomize(t, unpacked).get(t, "Deployment", "stack-controller"), "args")).To(
+		ContainElement(HavePrefix("--authorized-artifact-server-spiffe-id=")))
+
 	for _, name := range decode(t, read(t, dir, "crds.yaml")).names() {
 		g.Expect(name).To(HavePrefix("CustomResourceDefinition "))
 	}
