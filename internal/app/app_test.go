@@ -2,6 +2,7 @@ package app
 
 import (
 	"math"
+	"net"
 	"runtime/debug"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
+
+	"github.com/stack-controller/stack-controller/internal/artifact/download"
+	"github.com/stack-controller/stack-controller/internal/netguard"
 )
 
 func TestEventWhoseHandlerPanicsIsSkipped(t *testing.T) {
@@ -46,4 +50,22 @@ func TestMemoryLimitLeavesRoomForTheKernel(t *testing.T) {
 	debug.SetMemoryLimit(math.MaxInt64)
 	limitMemory()
 	g.Expect(debug.SetMemoryLimit(-1)).To(BeEquivalentTo(int64(math.MaxInt64)), "none is none")
+}
+
+func TestArtifactsAreNotFetchedFromAddressesOfTheMachine(t *testing.T) {
+	g := NewWithT(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	g.Expect(err).NotTo(HaveOccurred())
+	defer listener.Close()
+	dial := func(runtime string) error {
+		connection, err := guarded(net.Dialer{}, &options{workspace: workspaceOptions{runtime: runtime}}).DialContext(t.Context(), "tcp", listener.Addr().String())
+		if err == nil {
+			err = connection.Close()
+		}
+		return err
+	}
+	g.Expect(dial(runtimePod)).To(MatchError(netguard.ErrRefused))
+	g.Expect(dial(runtimeProcess)).To(Succeed(), "one owner has everything")
+	t.Setenv(download.HostOverrideVariable, listener.Addr().String())
+	g.Expect(dial(runtimePod)).To(Succeed(), "the operator of the controller chose the host")
 }

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
+	"os"
 	"runtime/debug"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,8 +29,10 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact/download"
 	"github.com/stack-controller/stack-controller/internal/events"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/netguard"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod"
 	"github.com/stack-controller/stack-controller/internal/shard"
@@ -180,6 +185,9 @@ func newReferencesWatcher(ctx context.Context, mgr ctrl.Manager, o *options) (*r
 	return watcher, nil
 }
 
+// connectTimeout bounds how long a connection for mutual TLS takes.
+const connectTimeout = 30 * time.Second
+
 // transports send requests to Flux's controllers. They are nil where the flags ask for no mutual TLS.
 type transports struct{ artifacts, events http.RoundTripper }
 
@@ -198,13 +206,20 @@ func newTransports(mgr ctrl.Manager, o *options) (t transports, err error) {
 	if err := mgr.AddReadyzCheck("spiffe", identity.Ready); err != nil {
 		return t, fmt.Errorf("add the readiness check of the SPIFFE identity: %w", err)
 	}
+	dialer := net.Dialer{Timeout: connectTimeout}
 	if !o.mtls.artifactServers.Empty() {
-		t.artifacts = identity.Transport(o.mtls.artifactServers, spiffe.ArtifactServer)
+		t.artifacts = identity.Transport(o.mtls.artifactServers, spiffe.ArtifactServer, guarded(dialer, o).DialContext)
 	}
 	if !o.mtls.eventServers.Empty() {
-		t.events = identity.Transport(o.mtls.eventServers, spiffe.EventServer)
+		t.events = identity.Transport(o.mtls.eventServers, spiffe.EventServer, dialer.DialContext)
 	}
 	return t, nil
+}
+
+// guarded returns a dialer for artifacts, whose URLs tenants may have written. The package download refuses the same addresses, but it only
+// ends the request, and not the connection that is being made.
+func guarded(dialer net.Dialer, o *options) *net.Dialer {
+	return netguard.Dialer(dialer, o.workspace.runtime != runtimePod || os.Getenv(download.HostOverrideVariable) != "")
 }
 
 func newRecorder(mgr ctrl.Manager, transport http.RoundTripper, o *options) (*events.Recorder, error) {

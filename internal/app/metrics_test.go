@@ -47,8 +47,8 @@ var metricMeanings = map[string]string{
 	"stack_controller_artifact_fetches_total": "origin: `download` from a Flux source, or `make` of a git checkout or a Program; " +
 		"result: `success` or `failure`.",
 	"stack_controller_artifact_store_requests_total": "result: `hit` or `miss`.",
-	"stack_controller_spiffe_identity": "state: `valid`; `expiring`: it should have been renewed; `expired`; `refused`: none is registered; " +
-		"`unreachable`. Only with [mutual TLS](mutual-tls.md).",
+	"stack_controller_spiffe_identity": "state: `valid`; `expiring`: it should have been renewed; `expired`; and before the first: " +
+		"`starting`, `refused`: none is registered, `unreachable`, `failing`. Only with [mutual TLS](mutual-tls.md).",
 	"stack_controller_spiffe_identity_expiry_timestamp_seconds": "Only with [mutual TLS](mutual-tls.md).",
 }
 

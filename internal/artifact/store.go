@@ -139,11 +139,14 @@ func NewStore(options Options) (*Store, error) {
 			options.MaxStoreSize, options.Limits.MaxDownloadSize)
 	}
 	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), shares: map[string]*namespaceUsage{}, made: lru.New(maxMade)}
-	s.downloads = download.New(download.Options{
+	downloads := download.Options{
 		MaxSize: options.Limits.MaxDownloadSize, Retries: options.HTTPRetries, Timeout: options.HTTPTimeout,
-		Untrusted: options.Untrusted, Log: options.Log,
-		Transport: options.Transport, TLSAdvice: tlsAdvice,
-	})
+		Untrusted: options.Untrusted, Log: options.Log, Transport: options.Transport,
+	}
+	if options.Transport == nil {
+		downloads.TLSAdvice = tlsAdvice
+	}
+	s.downloads = download.New(downloads)
 	if err := s.openDirectory(); err != nil {
 		return nil, fmt.Errorf("artifact store: %w", err)
 	}

@@ -63,7 +63,7 @@ func (r *Recorder) deliver(ctx context.Context, item notification) (outcome, err
 			return retryablehttp.DefaultBackoff(shortest, longest, attempt, nil)
 		},
 		CheckRetry: func(ctx context.Context, response *http.Response, err error) (bool, error) {
-			return (err != nil || response.StatusCode >= http.StatusInternalServerError) && time.Now().Before(item.expires), ctx.Err()
+			return (err != nil || isUnavailable(response)) && time.Now().Before(item.expires), ctx.Err()
 		},
 	}
 	request, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, r.options.Address, item.body)
@@ -86,8 +86,20 @@ func (r *Recorder) deliver(ctx context.Context, item notification) (outcome, err
 		return sent, nil
 	case status == http.StatusTooManyRequests:
 		return duplicate, nil
+	case speaksTLS(response):
+		return expired, errors.New("the events receiver requires TLS; --authorized-event-server-spiffe-id makes this controller use mutual TLS")
 	case status >= http.StatusInternalServerError:
 		return expired, fmt.Errorf("the events receiver answered %s", response.Status)
 	}
 	return rejected, fmt.Errorf("the events receiver refused the event: %s", response.Status)
+}
+
+// isUnavailable reports whether the receiver may accept the same notification later.
+func isUnavailable(response *http.Response) bool {
+	return response.StatusCode >= http.StatusInternalServerError || speaksTLS(response)
+}
+
+// speaksTLS reports whether the response is the one with which a TLS server written in Go answers plain HTTP: 400 in version 1.0.
+func speaksTLS(response *http.Response) bool {
+	return response.StatusCode == http.StatusBadRequest && !response.ProtoAtLeast(1, 1)
 }

@@ -3,6 +3,8 @@ package events_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -228,6 +230,18 @@ func TestEventsAreDeliveredOverTheTransport(t *testing.T) {
 	f.Event(subject(), corev1.EventTypeNormal, "Done", "message")
 	g.Expect(receiver.messages(g, 1)).To(ConsistOf("message"))
 	g.Expect(requested.Load()).To(Equal("http://notification-controller.invalid:80/"))
+}
+
+func TestReceiverThatHasTurnedToTLSDoesNotLoseEventsAtOnce(t *testing.T) {
+	g := NewWithT(t)
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	f := start(t, events.Options{Address: strings.Replace(server.URL, "https://", "http://", 1), Expiry: time.Second})
+	f.Event(subject(), corev1.EventTypeNormal, "Done", "message")
+	g.Eventually(f.logged, timeout).Should(Receive(ContainSubstring("--authorized-event-server-spiffe-id")))
+	g.Expect(f.count("expired")).To(BeEquivalentTo(1))
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)

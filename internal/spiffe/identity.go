@@ -29,6 +29,8 @@ import (
 const (
 	// defaultPatience is how long the Workload API may be silent when it should have sent an identity.
 	defaultPatience = 30 * time.Second
+	// firstAnswerTimeout is how long a request waits for the first answer of the Workload API.
+	firstAnswerTimeout = 5 * time.Second
 	// logInterval is how often at most a problem that lasts is logged.
 	logInterval = time.Minute
 	// restartInterval is the least time between two watches of the Workload API.
@@ -37,19 +39,6 @@ const (
 
 // ErrNoIdentity means that the Workload API has not issued an identity yet, or that the last one has expired.
 var ErrNoIdentity = errors.New("this controller has no SPIFFE identity")
-
-// state of an identity, also the value of the metric's label.
-type state string
-
-const (
-	valid       state = "valid"
-	expiring    state = "expiring"    // should have been renewed
-	expired     state = "expired"     // no longer accepted by any server
-	refused     state = "refused"     // the Workload API says that there is none for this process
-	unreachable state = "unreachable" // the Workload API does not answer, and there is none of before
-)
-
-var states = []state{valid, expiring, expired, refused, unreachable}
 
 // Options of an Identity.
 type Options struct {
@@ -63,17 +52,21 @@ type Options struct {
 	Patience time.Duration
 }
 
-// Identity is the newest X.509 identity of this process. It is renewed while Start runs, and can be used until it expires. It is safe for
-// concurrent use, a manager.Runnable, and a source of certificates and trust bundles for go-spiffe.
+// Identity is the newest X.509 identity of this process: the first one, if the Workload API issues several. It is renewed while Start runs,
+// and can be used until it expires. It is safe for concurrent use, a manager.Runnable, and a source of certificates and trust bundles for
+// go-spiffe.
 type Identity struct {
-	options Options
-	client  *workloadapi.Client
+	options  Options
+	client   *workloadapi.Client
+	answered chan struct{} // closed when the Workload API has answered or failed for the first time
+	answer   func()        // closes it
 
-	mu      sync.Mutex
-	current *workloadapi.X509Context  // nil before the first
-	failure error                     // of the Workload API since then; nil when there was none
-	renewed func()                    // called after each renewal; nil while no watch runs
-	limits  map[state]*rate.Sometimes // of the log of failures
+	mu         sync.Mutex
+	current    *workloadapi.X509Context  // nil before the first
+	failure    error                     // of the Workload API since then; nil when there was none
+	renewed    func()                    // called after each renewal; nil while no watch runs
+	limits     map[state]*rate.Sometimes // of the log of failures
+	transports []*http.Transport         // they use no connection again after a change of the identity or of the trust bundles
 }
 
 // WorkloadAPIAddress returns the address of the Workload API from the environment, or an error when it is missing or cannot be one.
@@ -102,7 +95,10 @@ func New(options Options) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the SPIFFE Workload API: %w", err)
 	}
-	i := &Identity{options: options, client: client, limits: newLogLimits()}
+	answered := make(chan struct{})
+	i := &Identity{
+		options: options, client: client, answered: answered, answer: sync.OnceFunc(func() { close(answered) }), limits: newLogLimits(),
+	}
 	if err := options.Registerer.Register(i); err != nil {
 		return nil, fmt.Errorf("register the metrics of the SPIFFE identity: %w", err)
 	}
@@ -111,6 +107,9 @@ func New(options Options) (*Identity, error) {
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: an instance that waits to be the leader has its identity already.
 func (i *Identity) NeedLeaderElection() bool { return false }
+
+// errSilent ends a watch in which no identity came when one was due.
+var errSilent = errors.New("the Workload API has sent no identity, or no newer one, for too long")
 
 // Start keeps the identity up to date until the context ends. A Workload API that is silent for too long is asked anew.
 func (i *Identity) Start(ctx context.Context) error {
@@ -135,8 +134,6 @@ func (i *Identity) Start(ctx context.Context) error {
 	return nil
 }
 
-var errSilent = errors.New("the Workload API does not answer")
-
 // untilSilent returns how long the Workload API may be silent from now on: until the identity should have been renewed, and a while.
 func (i *Identity) untilSilent() time.Duration {
 	i.mu.Lock()
@@ -147,7 +144,7 @@ func (i *Identity) untilSilent() time.Duration {
 	return max(time.Until(renewalDue(i.current.DefaultSVID())), i.options.Patience)
 }
 
-// renewalDue is when an identity should have been renewed: when a quarter of its lifetime is left. Issuers renew it after half of it.
+// renewalDue is when an identity should have been renewed: when a quarter of its lifetime is left. SPIRE renews it after half of it.
 func renewalDue(svid *x509svid.SVID) time.Time {
 	leaf := svid.Certificates[0]
 	return leaf.NotAfter.Add(-leaf.NotAfter.Sub(leaf.NotBefore) / 4)
@@ -174,12 +171,29 @@ func (w *watcher) OnX509ContextWatchError(err error) {
 	}
 }
 
+// accept takes what the Workload API has sent, which may be what it has sent before.
 func (i *Identity) accept(received *workloadapi.X509Context) {
-	i.mu.Lock()
-	i.current, i.failure, i.limits = received, nil, newLogLimits()
-	renewed := i.renewed
-	i.mu.Unlock()
+	defer i.answer()
 	svid := received.DefaultSVID()
+	if bundle, err := received.Bundles.GetX509BundleForTrustDomain(svid.ID.TrustDomain()); err != nil || bundle.Empty() {
+		i.fail(errors.New("the Workload API has sent an identity without the certificates of its trust domain"))
+		return
+	}
+	i.mu.Lock()
+	isNew := i.current == nil || !svid.Certificates[0].Equal(i.current.DefaultSVID().Certificates[0])
+	if isNew {
+		i.limits = newLogLimits()
+	}
+	i.current, i.failure = received, nil
+	renewed, transports := i.renewed, i.transports
+	i.mu.Unlock()
+	// A server that was trusted may be trusted no longer.
+	for _, transport := range transports {
+		transport.CloseIdleConnections()
+	}
+	if !isNew {
+		return
+	}
 	i.options.Log.Info("received a SPIFFE identity", "id", svid.ID.String(), "expires", svid.Certificates[0].NotAfter)
 	if renewed != nil {
 		renewed()
@@ -197,6 +211,7 @@ func newLogLimits() map[state]*rate.Sometimes {
 
 // fail notes that the Workload API has failed, and logs what this means.
 func (i *Identity) fail(err error) {
+	defer i.answer()
 	i.mu.Lock()
 	i.failure = err
 	limits := i.limits
@@ -217,40 +232,40 @@ func (i *Identity) fail(err error) {
 	})
 }
 
-// state returns the state at the time, and when the identity expires; the zero time when there is none.
-func (i *Identity) state(now time.Time) (state, time.Time) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.current == nil {
-		if grpcstatus.Code(i.failure) == codes.PermissionDenied {
-			return refused, time.Time{}
-		}
-		return unreachable, time.Time{}
-	}
-	svid := i.current.DefaultSVID()
-	switch expires := svid.Certificates[0].NotAfter; {
-	case now.After(expires):
-		return expired, expires
-	case now.After(renewalDue(svid)):
-		return expiring, expires
-	default:
-		return valid, expires
-	}
-}
-
 // usable returns the newest identity with its trust bundles, or an error that wraps ErrNoIdentity and says what is missing.
 func (i *Identity) usable() (*workloadapi.X509Context, error) {
-	switch now, expires := i.state(time.Now()); now {
-	case refused:
-		return nil, fmt.Errorf("%w: the SPIFFE Workload API has none for it, an entry for its ServiceAccount is missing", ErrNoIdentity)
-	case unreachable:
-		return nil, fmt.Errorf("%w: the SPIFFE Workload API does not answer", ErrNoIdentity)
-	case expired:
-		return nil, fmt.Errorf("%w: it expired at %s, and the SPIFFE Workload API has not renewed it", ErrNoIdentity, expires.UTC().Format(time.RFC3339))
-	}
+	now, expires := i.state(time.Now())
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.current, nil
+	missing := ""
+	switch now {
+	case starting:
+		missing = "the SPIFFE Workload API has not answered yet"
+	case refused:
+		missing = "the SPIFFE Workload API has none for it, an entry for its ServiceAccount is missing"
+	case unreachable:
+		missing = "the SPIFFE Workload API does not answer"
+	case failing:
+		missing = "what the SPIFFE Workload API answers is of no use, as the log of this controller says"
+	case expired:
+		missing = "it expired at " + expires.UTC().Format(time.RFC3339) + ", and the SPIFFE Workload API has not renewed it"
+		if grpcstatus.Code(i.failure) == codes.PermissionDenied {
+			missing += ": its entry was removed"
+		}
+	default:
+		return i.current, nil
+	}
+	return nil, fmt.Errorf("%w: %s", ErrNoIdentity, missing)
+}
+
+// await waits for the first answer of the Workload API, so that requests right after the start do not fail without a reason.
+func (i *Identity) await(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstAnswerTimeout)
+	defer cancel()
+	select {
+	case <-i.answered:
+	case <-ctx.Done():
+	}
 }
 
 // Ready is a readiness check: an instance without an identity is not ready.
@@ -275,34 +290,4 @@ func (i *Identity) GetX509BundleForTrustDomain(domain spiffeid.TrustDomain) (*x5
 		return nil, err
 	}
 	return usable.Bundles.GetX509BundleForTrustDomain(domain)
-}
-
-var (
-	expiryMetric = prometheus.NewDesc("stack_controller_spiffe_identity_expiry_timestamp_seconds",
-		"When the SPIFFE identity of the controller expires, in seconds since 1970; 0 when it has none.", nil, nil)
-	stateMetric = prometheus.NewDesc("stack_controller_spiffe_identity",
-		"The state of the SPIFFE identity of the controller: 1 for the state that it is in.", []string{"state"}, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (i *Identity) Describe(descriptions chan<- *prometheus.Desc) {
-	descriptions <- expiryMetric
-	descriptions <- stateMetric
-}
-
-// Collect implements prometheus.Collector.
-func (i *Identity) Collect(metrics chan<- prometheus.Metric) {
-	now, expires := i.state(time.Now())
-	seconds := 0.0
-	if !expires.IsZero() {
-		seconds = float64(expires.Unix())
-	}
-	metrics <- prometheus.MustNewConstMetric(expiryMetric, prometheus.GaugeValue, seconds)
-	for _, known := range states {
-		value := 0.0
-		if known == now {
-			value = 1
-		}
-		metrics <- prometheus.MustNewConstMetric(stateMetric, prometheus.GaugeValue, value, string(known))
-	}
 }

@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 
 	"github.com/stack-controller/stack-controller/tests/workloadapi"
@@ -166,6 +167,45 @@ func TestRenewalReplacesTheIdentity(t *testing.T) {
 	f.Eventually(f.ready).Should(Succeed())
 	renewed := f.issue("/renamed", 2*time.Hour)
 	f.Eventually(f.identity.GetX509SVID).Should(HaveField("ID", renewed.ID))
+}
+
+func TestIdentityThatIsSentAgainIsNoNews(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	issued := f.issue(self, time.Hour)
+	f.start(t, 0)
+	f.Eventually(f.ready).Should(Succeed())
+	for range 10 {
+		f.Expect(f.api.Send(issued, f.authority.Bundle())).To(Succeed())
+		time.Sleep(10 * time.Millisecond)
+	}
+	f.issue("/renamed", time.Hour)
+	f.Eventually(f.logged).Should(ContainSubstring("/renamed"))
+	f.Expect(strings.Count(f.logged(), "received a SPIFFE identity")).To(Equal(2))
+}
+
+func TestIdentityWithoutTheCertificatesOfItsTrustDomainIsOfNoUse(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	issued, err := f.authority.Issue(self, time.Hour)
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(f.api.Send(issued, x509bundle.New(issued.ID.TrustDomain()))).To(Succeed())
+	f.start(t, 0)
+	f.Eventually(f.logged).Should(ContainSubstring("without the certificates of its trust domain"))
+	f.Expect(f.ready()).To(MatchError(ContainSubstring("is of no use")))
+	f.expectState(failing)
+	f.issue(self, time.Hour)
+	f.Eventually(f.ready).Should(Succeed())
+}
+
+func TestRemovedEntryIsTheReasonWhyAnIdentityExpired(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.issue(self, 2*time.Second)
+	f.start(t, 0)
+	f.Eventually(f.ready).Should(Succeed())
+	f.api.Refuse()
+	f.Eventually(f.ready).Should(MatchError(ContainSubstring("its entry was removed")))
 }
 
 func TestAddressOfTheWorkloadAPIIsChecked(t *testing.T) {

@@ -17,6 +17,7 @@ func TestPeersAreMatchedAsFluxDoes(t *testing.T) {
 		},
 		"spiffe://example.org/ns/flux-system/": {
 			"spiffe://example.org/ns/flux-system/sa/source-controller": true,
+			"spiffe://example.org/ns/flux-system":                      true,
 			"spiffe://example.org/ns/flux-system-2/sa/x":               false,
 			"spiffe://example.org/ns":                                  false,
 		},

@@ -1,12 +1,14 @@
 package spiffe
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -14,7 +16,6 @@ import (
 )
 
 const (
-	connectTimeout   = 30 * time.Second
 	handshakeTimeout = 10 * time.Second
 	idleTimeout      = 90 * time.Second
 	// maxHeaderSize bounds the headers of a response, in bytes.
@@ -58,9 +59,10 @@ func (e *Error) Unwrap() error { return e.cause }
 // change the scheme in the status of sources. A port in the URL is kept; without one it is 443. Where there is no mutual TLS, the error is an
 // *Error.
 //
-// It compresses nothing and follows no proxy settings but those of the environment. There is no resumption of sessions, so that each new
-// connection uses the newest identity and the newest trust bundles. A connection that is open stays as it is.
-func (i *Identity) Transport(peers Peers, service Service) http.RoundTripper {
+// The function dial connects; it may refuse addresses. The transport compresses nothing, and uses no proxy: the servers are in the cluster.
+// There is no resumption of sessions, so that each new connection uses the newest identity and trust bundles. A connection is not used again
+// after one of these has changed.
+func (i *Identity) Transport(peers Peers, service Service, dial Dial) http.RoundTripper {
 	config := tlsconfig.MTLSClientConfig(i, i, func(id spiffeid.ID, _ [][]*x509.Certificate) error {
 		own, err := i.GetX509SVID()
 		if err != nil {
@@ -78,16 +80,22 @@ func (i *Identity) Transport(peers Peers, service Service) http.RoundTripper {
 		}
 		return nil
 	}
-	return &transport{identity: i, service: service, base: &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
+	base := &http.Transport{
+		DialContext:            dial,
 		TLSClientConfig:        config,
 		TLSHandshakeTimeout:    handshakeTimeout,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxHeaderSize,
 		DisableCompression:     true,
-	}}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.transports = append(i.transports, base)
+	return &transport{identity: i, service: service, base: base}
 }
+
+// Dial connects to an address, as net.Dialer.DialContext does.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // untrustedError means that the ID of a server is none of the peers.
 type untrustedError struct{ id spiffeid.ID }
@@ -108,6 +116,7 @@ type transport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	t.identity.await(request.Context())
 	own, err := t.identity.GetX509SVID()
 	if err != nil {
 		if request.Body != nil {
@@ -127,6 +136,12 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 // CloseIdleConnections implements what http.Client looks for.
 func (t *transport) CloseIdleConnections() { t.base.CloseIdleConnections() }
 
+// refusals are the texts of the alerts with which a server refuses a certificate. Their type is not exported.
+var refusals = []string{
+	"tls: bad certificate", "tls: unsupported certificate", "tls: revoked certificate", "tls: expired certificate", "tls: unknown certificate",
+	"tls: unknown certificate authority", "tls: access denied", "tls: certificate required",
+}
+
 // explain returns an *Error for a handshake that failed, and all other errors as they are.
 func (s Service) explain(err error, own spiffeid.ID) error {
 	var (
@@ -134,6 +149,7 @@ func (s Service) explain(err error, own spiffeid.ID) error {
 		certificate *certificateError
 		plain       tls.RecordHeaderError
 		network     *net.OpError
+		invalid     x509.CertificateInvalidError
 		explained   string
 	)
 	switch {
@@ -141,12 +157,17 @@ func (s Service) explain(err error, own spiffeid.ID) error {
 		explained = err.Error()
 	case errors.As(err, &untrusted):
 		explained = fmt.Sprintf("the SPIFFE ID of the %s is none of those in --%s of this controller", s.Name, s.Flag)
+	case errors.As(err, &certificate) && errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		explained = fmt.Sprintf("the SPIFFE identity of the %s has expired, or the clocks of both sides differ", s.Name)
 	case errors.As(err, &certificate):
 		explained = fmt.Sprintf("the certificate of the %s is not a SPIFFE identity of a trust domain that this controller knows", s.Name)
 	case errors.As(err, &plain):
 		explained = fmt.Sprintf("the %s does not speak TLS, which --%s of this controller requires: its --%s is not set", s.Name, s.Flag, s.PeerFlag)
 	case errors.As(err, &network) && network.Op == "remote error":
-		explained = fmt.Sprintf("the %s does not accept %s, the SPIFFE ID of this controller: its --%s has to contain it (%v)", s.Name, own, s.PeerFlag, network.Err)
+		explained = fmt.Sprintf("the %s ended the TLS handshake, its log says why", s.Name)
+		if slices.Contains(refusals, network.Err.Error()) {
+			explained = fmt.Sprintf("the %s does not accept %s, the SPIFFE ID of this controller: its --%s has to contain it", s.Name, own, s.PeerFlag)
+		}
 	default:
 		return err
 	}

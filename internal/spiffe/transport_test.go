@@ -4,15 +4,16 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 
 	"github.com/stack-controller/stack-controller/tests/workloadapi"
 )
@@ -45,7 +46,7 @@ func (f *fixture) serverConfig(authority *workloadapi.Authority, path string, cl
 func (f *fixture) get(ctx context.Context, url string, peers ...string) error {
 	parsed, err := ParsePeers(peers)
 	f.Expect(err).NotTo(HaveOccurred())
-	client := &http.Client{Transport: f.identity.Transport(parsed, ArtifactServer)}
+	client := &http.Client{Transport: f.identity.Transport(parsed, ArtifactServer, (&net.Dialer{}).DialContext)}
 	defer client.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	f.Expect(err).NotTo(HaveOccurred())
@@ -73,7 +74,7 @@ func TestEachWayToMissMutualTLSIsExplained(t *testing.T) {
 		"the server does not know the controller": {
 			begin: func(t *testing.T, f *fixture) string { return serve(t, f.serverConfig(f.authority, server, "/other")) },
 			want: "the artifact server does not accept spiffe://example.org" + self + ", the SPIFFE ID of this controller: " +
-				"its --authorized-artifact-client-spiffe-id has to contain it (tls: bad certificate)",
+				"its --authorized-artifact-client-spiffe-id has to contain it",
 		},
 		"the controller does not know the server": {
 			begin: func(t *testing.T, f *fixture) string {
@@ -88,6 +89,22 @@ func TestEachWayToMissMutualTLSIsExplained(t *testing.T) {
 				return serve(t, f.serverConfig(other, server, self))
 			},
 			want: "the certificate of the artifact server is not a SPIFFE identity of a trust domain that this controller knows",
+		},
+		"a server whose identity has expired": {
+			begin: func(t *testing.T, f *fixture) string {
+				old, err := f.authority.Issue(server, -time.Minute)
+				f.Expect(err).NotTo(HaveOccurred())
+				return serve(t, tlsconfig.MTLSServerConfig(old, f.authority.Bundle(), tlsconfig.AuthorizeAny()))
+			},
+			want: "the SPIFFE identity of the artifact server has expired, or the clocks of both sides differ",
+		},
+		"a server that has no identity yet": {
+			begin: func(t *testing.T, _ *fixture) string {
+				return serve(t, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+					return nil, errors.New("none")
+				}})
+			},
+			want: "the artifact server ended the TLS handshake, its log says why",
 		},
 		"a forged server": {
 			begin: func(t *testing.T, f *fixture) string {
@@ -168,11 +185,50 @@ func TestRequestsSucceedWhileIdentitiesAreRenewed(t *testing.T) {
 	f.issue(self, time.Hour)
 	f.start(t, 0)
 	f.Eventually(f.ready).Should(Succeed())
-	url := serve(t, f.serverConfig(f.authority, server, self))
-	for range 50 {
-		f.issue(self, time.Hour)
-		f.Expect(f.get(t.Context(), url, "spiffe://self")).To(Succeed())
+	var seen atomic.Value
+	config := f.serverConfig(f.authority, server, self)
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		seen.Store(state.PeerCertificates[0].SerialNumber.String())
+		return nil
 	}
+	url := serve(t, config)
+	serials := map[string]bool{}
+	for range 20 {
+		issued := f.issue(self, time.Hour)
+		f.Eventually(f.identity.GetX509SVID).Should(HaveField("Certificates", issued.Certificates))
+		f.Expect(f.get(t.Context(), url, "spiffe://self")).To(Succeed())
+		f.Expect(seen.Load()).To(Equal(issued.Certificates[0].SerialNumber.String()), "the newest identity is used")
+		serials[seen.Load().(string)] = true
+	}
+	f.Expect(serials).To(HaveLen(20))
+}
+
+func TestConnectionIsNotUsedAgainWhenItsServerIsTrustedNoLonger(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.issue(self, time.Hour)
+	f.start(t, 0)
+	f.Eventually(f.ready).Should(Succeed())
+	url := serve(t, f.serverConfig(f.authority, server, self))
+	peers, err := ParsePeers([]string{"spiffe://self"})
+	f.Expect(err).NotTo(HaveOccurred())
+	client := &http.Client{Transport: f.identity.Transport(peers, ArtifactServer, (&net.Dialer{}).DialContext)}
+	get := func() error {
+		response, err := client.Get(url)
+		if err == nil {
+			_, err = io.Copy(io.Discard, response.Body)
+			_ = response.Body.Close()
+		}
+		return err
+	}
+	f.Expect(get()).To(Succeed())
+	f.Expect(get()).To(Succeed())
+
+	// The trust domain has new keys.
+	f.authority, err = workloadapi.NewAuthority(domain)
+	f.Expect(err).NotTo(HaveOccurred())
+	f.issue(self, time.Hour)
+	f.Eventually(get).Should(MatchError(ContainSubstring("not a SPIFFE identity of a trust domain that this controller knows")))
 }
 
 func TestThePortOfAURLIsKept(t *testing.T) {
@@ -181,11 +237,17 @@ func TestThePortOfAURLIsKept(t *testing.T) {
 	f.issue(self, time.Hour)
 	f.start(t, 0)
 	f.Eventually(f.ready).Should(Succeed())
-	err := f.get(t.Context(), "http://127.0.0.1/", "spiffe://self")
-	f.Expect(err).To(MatchError(ContainSubstring("127.0.0.1:443")), "as Flux's controllers do")
-	err = f.get(t.Context(), "http://127.0.0.1:80/", "spiffe://self")
-	f.Expect(err).To(MatchError(ContainSubstring("127.0.0.1:80")))
-	var explained *Error
-	f.Expect(errors.As(err, &explained)).To(BeFalse(), "nobody listens")
-	f.Expect(strings.Contains(err.Error(), "refused")).To(BeTrue())
+	var dialled []string
+	dial := func(_ context.Context, _, address string) (net.Conn, error) {
+		dialled = append(dialled, address)
+		return nil, errors.New("no network")
+	}
+	client := &http.Client{Transport: f.identity.Transport(Peers{}, ArtifactServer, dial)}
+	for _, url := range []string{"http://source-controller/", "http://source-controller:80/", "https://source-controller:9090/"} {
+		_, err := client.Get(url)
+		var explained *Error
+		f.Expect(err).To(MatchError(ContainSubstring("no network")))
+		f.Expect(errors.As(err, &explained)).To(BeFalse(), "nothing is wrong with TLS")
+	}
+	f.Expect(dialled).To(Equal([]string{"source-controller:443", "source-controller:80", "source-controller:9090"}))
 }

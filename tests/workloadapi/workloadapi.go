@@ -1,5 +1,5 @@
 // Package workloadapi serves a SPIFFE Workload API for tests, with a trust domain of its own: it issues an identity, renews it, refuses it or
-// falls silent when a test says so. tests/spire runs the real one.
+// falls silent when a test says so.
 package workloadapi
 
 import (

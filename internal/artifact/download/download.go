@@ -60,9 +60,9 @@ var (
 	errServer    = errors.New("the server answers with an error of its own (5xx)")
 )
 
-// hostOverrideVariable is the environment variable that every Flux controller knows for runs outside of a cluster: it replaces host and
+// HostOverrideVariable is the environment variable that every Flux controller knows for runs outside of a cluster: it replaces host and
 // port of every URL.
-const hostOverrideVariable = "SOURCE_CONTROLLER_LOCALHOST"
+const HostOverrideVariable = "SOURCE_CONTROLLER_LOCALHOST"
 
 const (
 	// firstWait is the time before the second try; each further wait is three times as long.
@@ -113,7 +113,7 @@ func New(options Options) *Downloader {
 		options.Window = throughput.Window
 	}
 	// One byte more than allowed distinguishes content that goes on from content that ends at the limit.
-	limit, host := options.MaxSize+1, os.Getenv(hostOverrideVariable)
+	limit, host := options.MaxSize+1, os.Getenv(HostOverrideVariable)
 	if options.Transport != nil {
 		return &Downloader{options: options, fetcher: &transportFetcher{client: &http.Client{Transport: options.Transport}, limit: limit, host: host}}
 	}
@@ -307,7 +307,7 @@ type guard struct {
 func (d *Downloader) guarded(ctx context.Context, cancel context.CancelCauseFunc) context.Context {
 	g := &guard{cancel: cancel, redirects: d.options.Redirects, check: checkLinkLocal}
 	// If the host is replaced, the operator of the controller chose it.
-	if d.options.Untrusted && os.Getenv(hostOverrideVariable) == "" {
+	if d.options.Untrusted && os.Getenv(HostOverrideVariable) == "" {
 		g.check = netguard.Check
 	}
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{

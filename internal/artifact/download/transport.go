@@ -36,6 +36,7 @@ func (f *transportFetcher) FetchWithContext(ctx context.Context, url, wanted, di
 	}
 	response, err := f.client.Do(request)
 	if err != nil {
+		f.client.CloseIdleConnections() // ends connections that are still being made for a request that was refused
 		return err
 	}
 	defer response.Body.Close()
