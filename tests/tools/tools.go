@@ -62,6 +62,8 @@ var registry = map[string]tool{
 	"kustomize-controller":    {module: "kustomize-controller", pkg: "github.com/fluxcd/kustomize-controller"},
 	"crane":                   {module: "crane", pkg: "github.com/google/go-containerregistry/cmd/crane"},
 	"minio":                   {module: "minio", pkg: "github.com/minio/minio"},
+	"spire-server":            {module: "spire", pkg: "github.com/spiffe/spire/cmd/spire-server"},
+	"spire-agent":             {module: "spire", pkg: "github.com/spiffe/spire/cmd/spire-agent"},
 	"prometheus":              {module: "prometheus", pkg: "github.com/prometheus/prometheus/cmd/prometheus"},
 	"promtool":                {module: "prometheus", pkg: "github.com/prometheus/prometheus/cmd/promtool"},
 	"controller-gen":          {module: "generate", pkg: "sigs.k8s.io/controller-tools/cmd/controller-gen"},
