@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -124,13 +123,10 @@ func TestStackGoesToMutualTLSAndBackWithoutLosingOrRepeatingAnUpdate(t *testing.
 		fmt.Sprintf("--events-addr=http://%s/", front.Addr()), "--requeue-dependency=2s",
 	}
 	p.stopController()
-	starting, cancel := context.WithTimeout(p.Context(), 5*time.Second)
-	defer cancel()
 	started := make(chan error, 1)
 	go func() { started <- system.StartController(p.Context(), flags...) }()
 	p.Await(says("this controller has no SPIFFE identity: the SPIFFE Workload API has none for it"))
-	<-starting.Done()
-	p.Expect(started).NotTo(Receive(), "the controller is not ready")
+	p.Consistently(started).WithTimeout(2*time.Second).ShouldNot(Receive(), "the controller is not ready")
 	issue := func(path string) {
 		identity, err := authority.Issue(path, time.Hour)
 		p.Succeed(err)
