@@ -38,7 +38,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{WithT: NewWithT(t), api: workloadapi.Start(t)}
-	f.SetDefaultEventuallyTimeout(20 * time.Second)
+	f.SetDefaultEventuallyTimeout(30 * time.Second)
 	var err error
 	f.authority, err = workloadapi.NewAuthority(domain)
 	f.Expect(err).NotTo(HaveOccurred())
@@ -61,6 +61,16 @@ func (f *fixture) start(t *testing.T, patience time.Duration) {
 	ended := make(chan error, 1)
 	go func() { ended <- f.identity.Start(ctx) }()
 	t.Cleanup(func() { cancel(); f.Expect(<-ended).To(Succeed()) })
+}
+
+// running returns a fixture whose Identity has come.
+func running(t *testing.T) *fixture {
+	t.Helper()
+	f := newFixture(t)
+	f.issue(self, time.Hour)
+	f.start(t, 0)
+	f.Eventually(f.ready).Should(Succeed())
+	return f
 }
 
 func (f *fixture) issue(path string, lifetime time.Duration) *x509svid.SVID {
@@ -137,7 +147,7 @@ func TestASilentWorkloadAPIIsAskedAnew(t *testing.T) {
 func TestIdentityIsUsedUntilItExpiresWithAWarningBefore(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	issued := f.issue(self, 5*time.Second)
+	issued := f.issue(self, 15*time.Second) // a quarter is long enough to look at it, also on a busy machine
 	f.start(t, 500*time.Millisecond)
 	f.Eventually(f.ready).Should(Succeed())
 	f.Expect(testutil.CollectAndCount(f.identity)).To(Equal(1 + len(states)))
@@ -161,10 +171,7 @@ func TestIdentityIsUsedUntilItExpiresWithAWarningBefore(t *testing.T) {
 
 func TestRenewalReplacesTheIdentity(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	f.issue(self, time.Hour)
-	f.start(t, 0)
-	f.Eventually(f.ready).Should(Succeed())
+	f := running(t)
 	renewed := f.issue("/renamed", 2*time.Hour)
 	f.Eventually(f.identity.GetX509SVID).Should(HaveField("ID", renewed.ID))
 }
@@ -201,7 +208,7 @@ func TestIdentityWithoutTheCertificatesOfItsTrustDomainIsOfNoUse(t *testing.T) {
 func TestRemovedEntryIsTheReasonWhyAnIdentityExpired(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.issue(self, 2*time.Second)
+	f.issue(self, 5*time.Second)
 	f.start(t, 0)
 	f.Eventually(f.ready).Should(Succeed())
 	f.api.Refuse()

@@ -138,10 +138,7 @@ func TestEachWayToMissMutualTLSIsExplained(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.issue(self, time.Hour)
-			f.start(t, 0)
-			f.Eventually(f.ready).Should(Succeed())
+			f := running(t)
 			url := tt.begin(t, f)
 			if tt.peers == nil {
 				tt.peers = []string{peer}
@@ -181,10 +178,7 @@ func TestWithoutIdentityNothingIsSent(t *testing.T) {
 
 func TestRequestsSucceedWhileIdentitiesAreRenewed(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	f.issue(self, time.Hour)
-	f.start(t, 0)
-	f.Eventually(f.ready).Should(Succeed())
+	f := running(t)
 	var seen atomic.Value
 	config := f.serverConfig(f.authority, server, self)
 	config.VerifyConnection = func(state tls.ConnectionState) error {
@@ -205,10 +199,7 @@ func TestRequestsSucceedWhileIdentitiesAreRenewed(t *testing.T) {
 
 func TestConnectionIsNotUsedAgainWhenItsServerIsTrustedNoLonger(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	f.issue(self, time.Hour)
-	f.start(t, 0)
-	f.Eventually(f.ready).Should(Succeed())
+	f := running(t)
 	url := serve(t, f.serverConfig(f.authority, server, self))
 	peers, err := ParsePeers([]string{"spiffe://self"})
 	f.Expect(err).NotTo(HaveOccurred())
@@ -233,10 +224,7 @@ func TestConnectionIsNotUsedAgainWhenItsServerIsTrustedNoLonger(t *testing.T) {
 
 func TestThePortOfAURLIsKept(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	f.issue(self, time.Hour)
-	f.start(t, 0)
-	f.Eventually(f.ready).Should(Succeed())
+	f := running(t)
 	var dialled []string
 	dial := func(_ context.Context, _, address string) (net.Conn, error) {
 		dialled = append(dialled, address)
