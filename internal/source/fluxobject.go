@@ -25,6 +25,10 @@ const (
 	originSourceAnnotation   = "org.opencontainers.image.source"
 )
 
+// refusedSignature finds in the message of the condition SourceVerified of a GitRepository the hash of the commit, or else the name of the
+// tag, whose signature was refused.
+var refusedSignature = regexp.MustCompile(`signature (?:verification )?of (?:commit '([0-9a-f]+)'|tag '([^']+)')`)
+
 // commitRevision matches a revision that names a commit, as Flux writes it ("main@sha1:…", "sha1:…") and as earlier versions wrote it
 // ("main/…").
 var commitRevision = regexp.MustCompile(`^(?:(.+)[@/])?(?:sha1:|sha256:)?([0-9a-f]{40}|[0-9a-f]{64})$`)
@@ -139,7 +143,7 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 	}
 	status, err := fluxStatusOf(object)
 	verified := apimeta.FindStatusCondition(status.Conditions, sourcev1.SourceVerifiedCondition)
-	v := Verification{Configured: true}
+	v := Verification{}
 	switch {
 	case err != nil:
 		v.Problem = fmt.Sprintf("the status of %s cannot be read", describe(object))
@@ -147,12 +151,34 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 		v.Problem = fmt.Sprintf("%s has not been verified yet", describe(object))
 	case verified.Status != metav1.ConditionTrue:
 		v.Problem = fmt.Sprintf("the signature of %s was refused: %s", describe(object), verified.Message)
+		v.Lasting = refusesAnother(object, status, verified.Message)
 	case status.ObservedGeneration != object.GetGeneration() || !apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition):
 		v.Problem = fmt.Sprintf("%s is not ready, so its artifact may be older than its verification", describe(object))
+		v.Lasting = true
 	default:
-		v.Verified = true
+		v.Verified, v.Lasting = true, true
 	}
 	return v
+}
+
+// refusesAnother reports whether the signature that a source refused is certainly that of another revision than the one it publishes. If
+// it is the same one, its key was revoked. A GitRepository names the commit or the tag that it refused; an OCIRepository first says that
+// there is a new revision.
+func refusesAnother(object *unstructured.Unstructured, status fluxStatus, refusal string) bool {
+	if object.GetKind() != sourcev1.GitRepositoryKind {
+		return apimeta.IsStatusConditionTrue(status.Conditions, sourcev1.ArtifactOutdatedCondition)
+	}
+	refused := refusedSignature.FindStringSubmatch(refusal)
+	if refused == nil {
+		return false
+	}
+	revision, _, _ := unstructured.NestedString(object.Object, "status", "artifact", "revision")
+	name, sha := splitRevision(revision)
+	if commit := refused[1]; commit != "" {
+		return sha != "" && commit != sha
+	}
+	tag, _, _ := strings.Cut(refused[2], "@")
+	return name != "" && tag != strings.TrimPrefix(name, "refs/tags/")
 }
 
 // fluxCommitInfo describes the commit that the artifact of a Flux source comes from: the one of a GitRepository, or the one that the

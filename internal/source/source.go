@@ -185,8 +185,9 @@ func isSameDir(a, b string) bool {
 type Verification struct {
 	// Verified says that Flux has verified the artifact.
 	Verified bool
-	// Configured says that the source is set up to be verified by a key or an identity that its owner names.
-	Configured bool
+	// Lasting says that an artifact that was verified before still counts as verified: the source names a key or an identity, and has not
+	// refused what it publishes since then.
+	Lasting bool
 	// Impossible says that no source of this kind is ever verified.
 	Impossible bool
 	// Problem names the source and what to do; empty when the artifact is verified.
@@ -196,7 +197,7 @@ type Verification struct {
 // check returns a *Problem unless Flux has verified the artifact with the digest, or the digest is the one that was recorded as verified.
 // So a verified artifact may still run while its source is getting the next revision.
 func (v Verification) check(digest, remembered string) error {
-	if v.Verified || v.Configured && digest != "" && digest == remembered {
+	if v.Verified || v.Lasting && digest != "" && digest == remembered {
 		return nil
 	}
 	return notVerified(v.Impossible, "%s", v.Problem)

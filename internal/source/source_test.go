@@ -100,15 +100,60 @@ func TestArtifactIsVerifiedWhenOneReadOfItsSourceSaysSo(t *testing.T) {
 	}
 }
 
+const (
+	publishedSHA = "1111111111111111111111111111111111111111"
+	nextSHA      = "2222222222222222222222222222222222222222"
+)
+
+// refusing returns a change to a source that publishes the revision: it refused a signature, with the message.
+func refusing(revision, message string) func(*unstructured.Unstructured) {
+	return func(object *unstructured.Unstructured) {
+		conditionIs(1, "False")(object)
+		conditions := object.Object["status"].(map[string]any)["conditions"].([]any)
+		conditions[1].(map[string]any)["message"] = message
+		setIn(revision, "status", "artifact", "revision")(object)
+	}
+}
+
 func TestWhatWasVerifiedStaysSoWhileItsSourceLooksAtTheNextRevision(t *testing.T) {
-	g := NewWithT(t)
-	next, err := artifactOf(signedRepository(conditionIs(0, "Unknown"), conditionIs(1, "False")))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(next.Verification.check(next.Digest, "sha256:a")).To(Succeed())
-	g.Expect(next.Verification.check(next.Digest, "sha256:b")).NotTo(Succeed())
-	unset, err := artifactOf(signedRepository(setIn(map[string]any{}, "spec")))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(unset.Verification.check(unset.Digest, "sha256:a")).NotTo(Succeed(), "somebody switched the verification off")
+	const main, tag = "main@sha1:" + publishedSHA, "v1.0.0@sha1:" + publishedSHA
+	oci := ociWith(map[string]any{"provider": "cosign", "secretRef": map[string]any{"name": "k"}})
+	const refusedOCI = "failed to verify the signature using provider 'cosign': no matching signatures were found for the image"
+	outdated := func(object *unstructured.Unstructured) {
+		status := object.Object["status"].(map[string]any)
+		status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "ArtifactOutdated", "status": "True"})
+	}
+	for name, test := range map[string]struct {
+		changes []func(*unstructured.Unstructured)
+		lasts   bool
+	}{
+		"the next one is on its way":          {[]func(*unstructured.Unstructured){conditionIs(0, "Unknown")}, true},
+		"the next commit was refused":         {[]func(*unstructured.Unstructured){refusing(main, "signature verification of commit '"+nextSHA+"' failed: no key")}, true},
+		"the next tag was refused":            {[]func(*unstructured.Unstructured){refusing(tag, "signature verification of tag 'v1.0.1@"+nextSHA+"' failed: no key")}, true},
+		"the next tag is not signed":          {[]func(*unstructured.Unstructured){refusing(tag, "cannot verify signature of tag 'v1.0.1@"+nextSHA+"' since it is not signed")}, true},
+		"the next OCI artifact was refused":   {[]func(*unstructured.Unstructured){oci, refusing("latest@sha256:a", refusedOCI), outdated}, true},
+		"the key of the commit was revoked":   {[]func(*unstructured.Unstructured){refusing(main, "signature verification of commit '"+publishedSHA+"' failed: no key")}, false},
+		"the key of the tag was revoked":      {[]func(*unstructured.Unstructured){refusing(tag, "signature verification of tag 'v1.0.0@"+nextSHA+"' failed: no key")}, false},
+		"the tag has lost its signature":      {[]func(*unstructured.Unstructured){refusing("refs/tags/"+tag, "cannot verify signature of tag 'v1.0.0' since it is not signed")}, false},
+		"the key of the artifact was revoked": {[]func(*unstructured.Unstructured){oci, refusing("latest@sha256:a", refusedOCI)}, false},
+		"the keys are gone":                   {[]func(*unstructured.Unstructured){refusing(main, "public keys secret error: secrets \"keys\" not found")}, false},
+		"nothing names what was refused":      {[]func(*unstructured.Unstructured){refusing("", "signature verification of commit '"+nextSHA+"' failed")}, false},
+		"verification was switched on again":  {[]func(*unstructured.Unstructured){setIn([]any{}, "status", "conditions")}, false},
+		"verification was switched off":       {[]func(*unstructured.Unstructured){setIn(map[string]any{}, "spec")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			now, err := artifactOf(signedRepository(test.changes...))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(now.Verification.Verified).To(BeFalse())
+			g.Expect(now.Verification.check(now.Digest, "sha256:b")).NotTo(Succeed(), "another digest was verified")
+			if err := now.Verification.check(now.Digest, now.Digest); test.lasts {
+				g.Expect(err).NotTo(HaveOccurred())
+			} else {
+				g.Expect(problemIn(g, err).Reason).To(Equal(pulumiv1.SourceNotVerifiedReason))
+			}
+		})
+	}
 }
 
 // offer is a source that offers an artifact to every Stack.

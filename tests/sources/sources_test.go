@@ -223,4 +223,18 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	p.Eventually(func() ([]metav1.Condition, error) {
 		return byHand.Status.Conditions, system.Client.Get(p.Context(), client.ObjectKeyFromObject(byHand), byHand)
 	}).Should(ContainElement(HaveField("Message", ContainSubstring("only what Flux has verified may run"))))
+
+	// The key of the verified commit is revoked. Flux before 2.10 looks at a commit again only when it has to make another artifact of it,
+	// so the test also changes what is ignored.
+	repository.SignWith(key)
+	commit(4)
+	p.fetch(source)
+	p.Await(scene.Showing("4"))
+	_, other := newKey(p)
+	p.Create(p.Secret("other-keys", map[string]string{"author.asc": other}))
+	before = source.DeepCopy()
+	source.Spec.Verification.SecretRef.Name, source.Spec.Ignore = "other-keys", new("/nothing")
+	p.Expect(system.Client.Patch(p.Context(), source, client.MergeFrom(before))).To(Succeed())
+	revoked := p.Await(statuscheck.NotReady(pulumiv1.SourceNotVerifiedReason))
+	p.Expect(statuscheck.Message(revoked)).To(ContainSubstring("refused: signature verification of commit"))
 }

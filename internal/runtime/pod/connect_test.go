@@ -72,11 +72,12 @@ func TestConnectionToAPodThatWentMeanwhileIsNotKept(t *testing.T) {
 	s.finish(pod)
 	s.Eventually(connected).Should(BeZero())
 
-	// A caller read the pod before its end, and connects only now.
+	// A caller read the pod before its end, and connects only now. The reconciler may do the same at the same time, and then they share one
+	// connection.
 	opened, err := s.runtime.dial(workspace, pod, certificate)
 	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect(s.runtime.keep(t.Context(), workspace, opened)).To(BeIdenticalTo(opened.client))
-	s.Expect(connected()).To(BeZero())
+	s.Expect(s.runtime.keep(t.Context(), workspace, opened) == nil).To(BeFalse())
+	s.Eventually(connected).Should(BeZero())
 }
 
 func TestPodOfAnEarlierWorkspaceIsNotReached(t *testing.T) {
