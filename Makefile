@@ -27,6 +27,8 @@ SEED ?= 1
 WORLDS ?= 3
 # How many Stacks "make scale" has in the end.
 STACKS ?= 2000
+# From which revision "make upgrade" comes, for example the newest release.
+FROM ?=
 # "make demo KEEP=1" leaves everything running.
 KEEP ?=
 # VERSION is that of a release (v1.2.3), IMAGE_REGISTRY where it is pushed to (nowhere when it is empty) and what all its names begin
@@ -155,6 +157,10 @@ bench: ## Measure commits, first starts and idle cost beside a bare "pulumi up";
 .PHONY: scale
 scale: ## Measure what STACKS Stacks cost, and write docs/scale.md and its plots: about 15 minutes for 2000, 75 for 10000
 	CGO_ENABLED=0 go run ./tests/scale -stacks='$(STACKS)' -report='$(CURDIR)/docs/scale.md'
+
+.PHONY: upgrade
+upgrade: ## Show that this build, in the place of the one at the revision FROM, runs no update of 100 Stacks of each kind of source
+	CGO_ENABLED=0 go run ./tests/upgrade -from='$(FROM)'
 
 .PHONY: faults
 faults: ## Inject faults in RUNS runs that follow from SEED, in WORLDS worlds, and write docs/reliability.md from what comes of them

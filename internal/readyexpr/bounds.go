@@ -36,8 +36,7 @@ type allowance struct{ left int }
 func newAllowance() *allowance { return &allowance{left: maxAllocated} }
 
 // use subtracts bytes from the allowance, and ends the evaluation when the allowance is used up. An error value would not end it: the
-// operators
-// and && go on after an error.
+// operators "||" and "&&" evaluate their other side after an error.
 func (a *allowance) use(bytes int) {
 	if a.left -= bytes; a.left < 0 || bytes < 0 {
 		end("it allocates too much")

@@ -91,7 +91,8 @@ func TestCacheHoldsNothingOfASourceButWhatIsReadOfIt(t *testing.T) {
 			"annotations":   map[string]any{"kubectl.kubernetes.io/last-applied-configuration": canary},
 			"managedFields": []any{map[string]any{"manager": canary}},
 		},
-		"spec": map[string]any{"secret": canary}, "status": map[string]any{"token": canary},
+		"spec":   map[string]any{"secret": canary},
+		"status": map[string]any{"token": canary, "exportedInputs": map[string]any{"a": map[string]any{"b": canary}}},
 	}}
 	kept := stripped(wrong)
 	g.Expect(kept.Object).To(Equal(map[string]any{

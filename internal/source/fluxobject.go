@@ -25,9 +25,14 @@ const (
 	originSourceAnnotation   = "org.opencontainers.image.source"
 )
 
-// refusedSignature finds in the message of the condition SourceVerified of a GitRepository the hash of the commit, or else the name of the
-// tag, whose signature was refused.
-var refusedSignature = regexp.MustCompile(`signature (?:verification )?of (?:commit '([0-9a-f]+)'|tag '([^']+)')`)
+var (
+	// refusedCommit finds in a message of a GitRepository the hash of the commit whose signature was refused.
+	refusedCommit = regexp.MustCompile(`signature verification of commit '([0-9a-f]+)'`)
+	// verifiedCommit finds in a message of a GitRepository the hash of the commit whose signature was verified.
+	verifiedCommit = regexp.MustCompile(`- commit '([0-9a-f]+)'`)
+	// contentDigest finds the digest of an OCI artifact in a revision and in a message.
+	contentDigest = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
+)
 
 // commitRevision matches a revision that names a commit, as Flux writes it ("main@sha1:…", "sha1:…") and as earlier versions wrote it
 // ("main/…").
@@ -117,9 +122,10 @@ func fluxStatusOf(object *unstructured.Unstructured) (status fluxStatus, err err
 
 // verificationOf reads from the source whether its artifact is verified.
 //
-// source-controller sets SourceVerified for a new revision while status.artifact is still the old one, and does not update the observed
-// generation of that condition when nothing changed. So the condition alone proves nothing. The artifact is verified only if the same read
-// shows a source that is Ready for its current generation.
+// source-controller sets SourceVerified for a new revision while status.artifact is still the old one, removes it while it looks at a
+// revision again, and does not update the observed generation of that condition when nothing changed. So the condition alone proves nothing.
+// The artifact is verified only if the same read shows a source that is Ready for its current generation, and the condition names no other
+// revision.
 func verificationOf(object *unstructured.Unstructured) Verification {
 	verifiable := keyOfObject(object).isFlux(sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind)
 	verify, found, _ := unstructured.NestedMap(object.Object, "spec", "verify")
@@ -127,7 +133,7 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 	identities, _, _ := unstructured.NestedSlice(verify, "matchOIDCIdentity")
 	included, _, notAList := unstructured.NestedSlice(object.Object, "spec", "include")
 	problem := func(format string, args ...any) Verification {
-		return Verification{Impossible: !verifiable, Problem: fmt.Sprintf(format, args...)}
+		return Verification{Impossible: !verifiable, Revoked: true, Problem: fmt.Sprintf(format, args...)}
 	}
 	switch kind := object.GetKind(); {
 	case !verifiable:
@@ -143,42 +149,41 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 	}
 	status, err := fluxStatusOf(object)
 	verified := apimeta.FindStatusCondition(status.Conditions, sourcev1.SourceVerifiedCondition)
-	v := Verification{}
 	switch {
 	case err != nil:
-		v.Problem = fmt.Sprintf("the status of %s cannot be read", describe(object))
+		return Verification{Problem: fmt.Sprintf("the status of %s cannot be read", describe(object))}
 	case verified == nil:
-		v.Problem = fmt.Sprintf("%s has not been verified yet", describe(object))
+		return Verification{Lasting: true, Problem: fmt.Sprintf("%s has not been verified yet", describe(object))}
 	case verified.Status != metav1.ConditionTrue:
-		v.Problem = fmt.Sprintf("the signature of %s was refused: %s", describe(object), verified.Message)
-		v.Lasting = refusesAnother(object, status, verified.Message)
+		published, refused := revisionsIn(object, verified.Message, refusedCommit)
+		return Verification{
+			Lasting: refused != "" && published != "" && refused != published,
+			Revoked: refused != "" && refused == published,
+			Problem: fmt.Sprintf("the signature of %s was refused: %s", describe(object), verified.Message),
+		}
 	case status.ObservedGeneration != object.GetGeneration() || !apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition):
-		v.Problem = fmt.Sprintf("%s is not ready, so its artifact may be older than its verification", describe(object))
-		v.Lasting = true
-	default:
-		v.Verified, v.Lasting = true, true
+		return Verification{Lasting: true, Problem: fmt.Sprintf("%s is not ready, so its artifact may be older than its verification", describe(object))}
 	}
-	return v
+	published, named := revisionsIn(object, verified.Message, verifiedCommit)
+	// The message about a tag of git names no commit. With notation, an OCI artifact that is not verified can be published all the same.
+	if named != published && (named != "" || object.GetKind() == sourcev1.OCIRepositoryKind) {
+		return Verification{Lasting: true, Problem: fmt.Sprintf("the artifact of %s is not what was verified: %s", describe(object), verified.Message)}
+	}
+	return Verification{Verified: true, Lasting: true}
 }
 
-// refusesAnother reports whether the signature that a source refused is certainly that of another revision than the one it publishes. If
-// it is the same one, its key was revoked. A GitRepository names the commit or the tag that it refused; an OCIRepository first says that
-// there is a new revision.
-func refusesAnother(object *unstructured.Unstructured, status fluxStatus, refusal string) bool {
-	if object.GetKind() != sourcev1.GitRepositoryKind {
-		return apimeta.IsStatusConditionTrue(status.Conditions, sourcev1.ArtifactOutdatedCondition)
-	}
-	refused := refusedSignature.FindStringSubmatch(refusal)
-	if refused == nil {
-		return false
-	}
+// revisionsIn returns the hash of the commit, or the digest of the OCI artifact, that a source publishes, and the one that the message of
+// the source names; empty where there is none. The pattern finds the commit in a message of a GitRepository.
+func revisionsIn(object *unstructured.Unstructured, message string, commit *regexp.Regexp) (published, named string) {
 	revision, _, _ := unstructured.NestedString(object.Object, "status", "artifact", "revision")
-	name, sha := splitRevision(revision)
-	if commit := refused[1]; commit != "" {
-		return sha != "" && commit != sha
+	if object.GetKind() == sourcev1.OCIRepositoryKind {
+		return contentDigest.FindString(revision), contentDigest.FindString(message)
 	}
-	tag, _, _ := strings.Cut(refused[2], "@")
-	return name != "" && tag != strings.TrimPrefix(name, "refs/tags/")
+	if found := commit.FindStringSubmatch(message); found != nil {
+		named = found[1]
+	}
+	_, published = splitRevision(revision)
+	return published, named
 }
 
 // fluxCommitInfo describes the commit that the artifact of a Flux source comes from: the one of a GitRepository, or the one that the

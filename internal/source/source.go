@@ -185,9 +185,11 @@ func isSameDir(a, b string) bool {
 type Verification struct {
 	// Verified says that Flux has verified the artifact.
 	Verified bool
-	// Lasting says that an artifact that was verified before still counts as verified: the source names a key or an identity, and has not
-	// refused what it publishes since then.
+	// Lasting says that an artifact that was verified before still counts as verified: the source names a key or an identity, and does not
+	// refuse what it publishes.
 	Lasting bool
+	// Revoked says that the source refuses what it publishes, or verifies nothing: what was verified before no longer counts, also later.
+	Revoked bool
 	// Impossible says that no source of this kind is ever verified.
 	Impossible bool
 	// Problem names the source and what to do; empty when the artifact is verified.
@@ -200,13 +202,7 @@ func (v Verification) check(digest, remembered string) error {
 	if v.Verified || v.Lasting && digest != "" && digest == remembered {
 		return nil
 	}
-	return notVerified(v.Impossible, "%s", v.Problem)
-}
-
-func notVerified(permanently bool, format string, args ...any) *Problem {
-	problem := waiting(pulumiv1.SourceNotVerifiedReason, format, args...)
-	problem.Permanent = permanently
-	return problem
+	return &Problem{Reason: pulumiv1.SourceNotVerifiedReason, Message: v.Problem, Permanent: v.Impossible, Revoked: v.Revoked}
 }
 
 // RequiresVerified reports whether the Stack may run only artifacts that Flux has verified.
@@ -220,7 +216,8 @@ func (s *Set) CheckUnsourced(stack *pulumiv1.Stack) error {
 	if !s.RequiresVerified(stack) {
 		return nil
 	}
-	return notVerified(true, "the program comes with the workspace, and is not verified: name a GitRepository or an OCIRepository of Flux with spec.verify in spec.fluxSource")
+	return permanent(pulumiv1.SourceNotVerifiedReason,
+		"the program comes with the workspace, and is not verified: name a GitRepository or an OCIRepository of Flux with spec.verify in spec.fluxSource")
 }
 
 // CheckVerified returns a *Problem unless Flux has verified the artifact that an Update in the namespace runs, now or when its digest was
@@ -228,7 +225,8 @@ func (s *Set) CheckUnsourced(stack *pulumiv1.Stack) error {
 func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource, remembered string) error {
 	kind, ok := s.OfUpdate(from).(verifier)
 	if !ok {
-		return notVerified(true, "only what Flux has verified may run: name a GitRepository or an OCIRepository with spec.verify in spec.source.sourceRef")
+		return permanent(pulumiv1.SourceNotVerifiedReason,
+			"only what Flux has verified may run: name a GitRepository or an OCIRepository with spec.verify in spec.source.sourceRef")
 	}
 	verification, err := kind.Verification(ctx, namespace, from)
 	if err != nil {
@@ -251,6 +249,8 @@ type Problem struct {
 	// Pending is true when the answer is not there yet and nothing is wrong: the source is being polled for the first time or on request,
 	// or a Program was not reconciled yet.
 	Pending bool
+	// Revoked is true when a digest that was recorded as verified no longer counts, see Verification.
+	Revoked bool
 }
 
 // Error implements error.

@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -55,6 +56,8 @@ func ociWith(verify map[string]any) func(*unstructured.Unstructured) {
 	return func(object *unstructured.Unstructured) {
 		object.SetKind("OCIRepository")
 		object.Object["spec"] = map[string]any{"verify": verify}
+		revision := "latest@sha256:" + strings.Repeat("a", 64)
+		reports(revision, "True", "verified signature of revision "+revision)(object)
 	}
 }
 
@@ -89,7 +92,8 @@ func TestArtifactIsVerifiedWhenOneReadOfItsSourceSaysSo(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found.Verification.Verified).To(Equal(test.verified))
 			g.Expect(found.Verification.Problem).To(ContainSubstring(test.says))
-			g.Expect(fluxChanged(signedRepository(), test.source)).To(Equal(!test.verified), "the Stack is woken by it")
+			before := signedRepository(setIn(found.Revision, "status", "artifact", "revision"))
+			g.Expect(fluxChanged(before, test.source)).To(Equal(!test.verified), "the Stack is woken by it")
 
 			if problem := found.Verification.check(found.Digest, ""); test.verified {
 				g.Expect(problem).NotTo(HaveOccurred())
@@ -105,52 +109,59 @@ const (
 	nextSHA      = "2222222222222222222222222222222222222222"
 )
 
-// refusing returns a change to a source that publishes the revision: it refused a signature, with the message.
-func refusing(revision, message string) func(*unstructured.Unstructured) {
+// reports returns a change to a source that publishes the revision: its condition SourceVerified has the status and the message.
+func reports(revision, status, message string) func(*unstructured.Unstructured) {
 	return func(object *unstructured.Unstructured) {
-		conditionIs(1, "False")(object)
+		conditionIs(1, status)(object)
 		conditions := object.Object["status"].(map[string]any)["conditions"].([]any)
 		conditions[1].(map[string]any)["message"] = message
 		setIn(revision, "status", "artifact", "revision")(object)
 	}
 }
 
-func TestWhatWasVerifiedStaysSoWhileItsSourceLooksAtTheNextRevision(t *testing.T) {
-	const main, tag = "main@sha1:" + publishedSHA, "v1.0.0@sha1:" + publishedSHA
+// The messages are those of source-controller.
+func TestWhatWasVerifiedStaysSoUntilItsSourceRefusesIt(t *testing.T) {
+	const branch, tag = "main@sha1:" + publishedSHA, "v1.0.0@sha1:" + publishedSHA
+	published, next := "sha256:"+strings.Repeat("a", 64), "sha256:"+strings.Repeat("b", 64)
 	oci := ociWith(map[string]any{"provider": "cosign", "secretRef": map[string]any{"name": "k"}})
-	const refusedOCI = "failed to verify the signature using provider 'cosign': no matching signatures were found for the image"
-	outdated := func(object *unstructured.Unstructured) {
-		status := object.Object["status"].(map[string]any)
-		status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "ArtifactOutdated", "status": "True"})
+	refusedOCI := func(digest string) string {
+		return "failed to verify the signature using provider 'cosign': no matching signatures were found for 'registry.example.com/x@" + digest + "'"
 	}
+	type changes = []func(*unstructured.Unstructured)
 	for name, test := range map[string]struct {
-		changes []func(*unstructured.Unstructured)
-		lasts   bool
+		changes changes
+		lasts   bool // it still counts as verified
+		revoked bool // and will not do so later
 	}{
-		"the next one is on its way":          {[]func(*unstructured.Unstructured){conditionIs(0, "Unknown")}, true},
-		"the next commit was refused":         {[]func(*unstructured.Unstructured){refusing(main, "signature verification of commit '"+nextSHA+"' failed: no key")}, true},
-		"the next tag was refused":            {[]func(*unstructured.Unstructured){refusing(tag, "signature verification of tag 'v1.0.1@"+nextSHA+"' failed: no key")}, true},
-		"the next tag is not signed":          {[]func(*unstructured.Unstructured){refusing(tag, "cannot verify signature of tag 'v1.0.1@"+nextSHA+"' since it is not signed")}, true},
-		"the next OCI artifact was refused":   {[]func(*unstructured.Unstructured){oci, refusing("latest@sha256:a", refusedOCI), outdated}, true},
-		"the key of the commit was revoked":   {[]func(*unstructured.Unstructured){refusing(main, "signature verification of commit '"+publishedSHA+"' failed: no key")}, false},
-		"the key of the tag was revoked":      {[]func(*unstructured.Unstructured){refusing(tag, "signature verification of tag 'v1.0.0@"+nextSHA+"' failed: no key")}, false},
-		"the tag has lost its signature":      {[]func(*unstructured.Unstructured){refusing("refs/tags/"+tag, "cannot verify signature of tag 'v1.0.0' since it is not signed")}, false},
-		"the key of the artifact was revoked": {[]func(*unstructured.Unstructured){oci, refusing("latest@sha256:a", refusedOCI)}, false},
-		"the keys are gone":                   {[]func(*unstructured.Unstructured){refusing(main, "public keys secret error: secrets \"keys\" not found")}, false},
-		"nothing names what was refused":      {[]func(*unstructured.Unstructured){refusing("", "signature verification of commit '"+nextSHA+"' failed")}, false},
-		"verification was switched on again":  {[]func(*unstructured.Unstructured){setIn([]any{}, "status", "conditions")}, false},
-		"verification was switched off":       {[]func(*unstructured.Unstructured){setIn(map[string]any{}, "spec")}, false},
+		"the next one is on its way":        {changes{conditionIs(0, "Unknown")}, true, false},
+		"the next commit was refused":       {changes{reports(branch, "False", "signature verification of commit '"+nextSHA+"' failed: no key")}, true, false},
+		"the next OCI artifact was refused": {changes{oci, reports("latest@"+published, "False", refusedOCI(next))}, true, false},
+		"the next OCI artifact was published unverified, as notation can": {
+			changes{oci, reports("latest@"+next, "True", "verified signature of revision latest@"+published)}, true, false},
+		"the next commit is verified already":       {changes{reports(branch, "True", "verified signature of\n\t- commit '"+nextSHA+"' with key 'x'")}, true, false},
+		"the source looks at it again":              {changes{setIn([]any{}, "status", "conditions")}, true, false},
+		"the git server fails":                      {changes{conditionIs(0, "False")}, true, false},
+		"the key of the commit was revoked":         {changes{reports(branch, "False", "signature verification of commit '"+publishedSHA+"' failed: no key")}, false, true},
+		"the key of the tag's commit was revoked":   {changes{reports("refs/tags/"+tag, "False", "signature verification of commit '"+publishedSHA+"' failed: no key")}, false, true},
+		"the key of the artifact was revoked":       {changes{oci, reports("latest@"+published, "False", refusedOCI(published))}, false, true},
+		"verification was switched off":             {changes{setIn(map[string]any{}, "spec")}, false, true},
+		"the keys are gone":                         {changes{reports(branch, "False", "public keys secret error: secrets \"keys\" not found")}, false, false},
+		"the registry fails":                        {changes{oci, reports("latest@"+published, "False", "failed to verify the signature using provider 'cosign': EOF")}, false, false},
+		"what is published is not known":            {changes{reports("", "False", "signature verification of commit '"+nextSHA+"' failed")}, false, false},
+		"a tag was refused, whose name says little": {changes{reports(tag, "False", "signature verification of tag 'v2@"+nextSHA+"' failed: no key")}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			now, err := artifactOf(signedRepository(test.changes...))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(now.Verification.Verified).To(BeFalse())
-			g.Expect(now.Verification.check(now.Digest, "sha256:b")).NotTo(Succeed(), "another digest was verified")
+			g.Expect(now.Verification.check(now.Digest, "sha256:other")).NotTo(Succeed())
 			if err := now.Verification.check(now.Digest, now.Digest); test.lasts {
 				g.Expect(err).NotTo(HaveOccurred())
 			} else {
-				g.Expect(problemIn(g, err).Reason).To(Equal(pulumiv1.SourceNotVerifiedReason))
+				problem := problemIn(g, err)
+				g.Expect(problem.Reason).To(Equal(pulumiv1.SourceNotVerifiedReason))
+				g.Expect(problem.Revoked).To(Equal(test.revoked))
 			}
 		})
 	}

@@ -165,10 +165,11 @@ func recordDrift(o *observation) func(*Reconciler) {
 	}
 	if check.HasFailed() || !check.IsComplete() {
 		drift.Failures++
-		message := "cannot look for changes that were made outside of Pulumi: " + check.Status.Message
+		cause := check.Status.Message
 		if !check.IsComplete() {
-			message += fmt.Sprintf("it was not started within %s: %s", checkStartTimeout, describeProgress(o.workspace, check))
+			cause = fmt.Sprintf("it was not started within %s: %s", checkStartTimeout, describeProgress(o.workspace, check))
 		}
+		message := "cannot look for changes that were made outside of Pulumi: " + cause
 		conditions.MarkUnknown(stack, pulumiv1.DriftedCondition, pulumiv1.DriftCheckFailedReason, "%s", message)
 		return driftEvent(stack, drift.Failures == 1, corev1.EventTypeWarning, pulumiv1.DriftCheckFailedReason, message)
 	}

@@ -116,7 +116,7 @@ const (
 	actionRetry action = "retry"
 	// actionReady shows that the Stack is up to date.
 	actionReady action = "ready"
-	// actionSuspend leaves everything as it is.
+	// actionSuspend starts nothing, and shows that the Stack is suspended. Only an Update that runs is looked after, see decideOnUpdate.
 	actionSuspend action = "suspend"
 	// actionRelease removes the finalizer.
 	actionRelease action = "release"

@@ -327,10 +327,13 @@ func TestDriftCheckThatIsNeverStartedIsAFailure(t *testing.T) {
 	g := NewWithT(t)
 	o := watchful("")
 	o.driftCheck = checked(0)
-	o.driftCheck.Status = autov1alpha1.UpdateStatus{}
+	// What its Update says while it waits is part of the progress.
+	o.driftCheck.Status = autov1alpha1.UpdateStatus{Message: "the workspace is not ready"}
+	conditions.MarkTrue(o.driftCheck, autov1alpha1.UpdateProgressing, "WorkspaceNotReady", "the workspace is not ready")
 	recordDrift(o)
 	g.Expect(conditions.GetReason(o.stack, pulumiv1.DriftedCondition)).To(Equal(pulumiv1.DriftCheckFailedReason))
-	g.Expect(conditions.GetMessage(o.stack, pulumiv1.DriftedCondition)).To(HaveSuffix("it was not started within 15m0s: waiting for workspace readiness"))
+	g.Expect(conditions.GetMessage(o.stack, pulumiv1.DriftedCondition)).To(Equal("cannot look for changes that were made outside of Pulumi: " +
+		"it was not started within 15m0s: waiting for workspace readiness: the workspace is not ready"))
 	g.Expect(o.stack.Status.Drift.LastCheckTime.Time).To(BeTemporally("~", now, time.Second))
 }
 

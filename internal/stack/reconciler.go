@@ -207,8 +207,11 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 	}
 	adoptOperatorStatus(o)
 	followGeneration(stack)
-	if o.verified {
+	switch {
+	case o.verified:
 		stack.Status.VerifiedDigest = o.artifact.Digest
+	case o.sourceProblem != nil && o.sourceProblem.Revoked:
+		stack.Status.VerifiedDigest = ""
 	}
 	followApprovals(o)
 	finished, decided := o.update, decide(*o)

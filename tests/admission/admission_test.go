@@ -111,7 +111,7 @@ func TestApprovalIsByWhoMakesIt(t *testing.T) {
 	g := NewWithT(t)
 	// A policy takes effect a moment after its creation.
 	g.Eventually(func() error { return as(g, "alice").Create(t.Context(), approval("bank", "bob")) }, patience).Should(
-		And(Satisfy(forbidden), MatchError(ContainSubstring("spec.by has to be who asks: alice"))))
+		And(Satisfy(forbidden), MatchError(ContainSubstring("spec.by has to be the user who creates the Approval: alice"))))
 	g.Expect(admin.Create(t.Context(), approval("bank", "alice"))).To(Satisfy(forbidden), "not even an administrator speaks for others")
 	own := approval("bank", "alice")
 	g.Expect(as(g, "alice").Create(t.Context(), own)).To(Succeed())

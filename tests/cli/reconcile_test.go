@@ -28,6 +28,7 @@ func TestPlanIsShown(t *testing.T) {
 }
 
 func TestPlansAreDecidedOnTheCommandLine(t *testing.T) {
+	suite.Long(t, "a real plan from its making to its end; the controller's part is TestPlanWaitsForItsApprovalAndIsCarriedOut, see TestPlanIsShown")
 	p := begin(t, "plans")
 	p.says(1, "plan show plans", `the Stack "plans" has no plan`)
 	p.InstallProvider(p.Name)
@@ -88,7 +89,7 @@ func TestTextOfAPlanThatSomebodyReplacedIsNotShown(t *testing.T) {
 
 // An approver must not take the beginning of a plan for all of it. No controller reconciles these objects.
 func TestPlanThatIsNotShownToItsEndIsAFailure(t *testing.T) {
-	suite.Long(t, "a plan of many resources; see TestPlansAreDecidedOnTheCommandLine")
+	suite.Long(t, "a plan of many resources; see TestPlanIsShown")
 	t.Parallel()
 	p := scene.New(t, system, "long-plan", scene.Patience)
 	p.Enter(nil)

@@ -32,7 +32,7 @@ var statusRows = []row{
 		difference: "The outputs of the last `up`, with a limit on their size.", why: "Outputs that the program no longer has are removed. etcd limits the size of objects.",
 	},
 	added("verifiedDigest", "See `requireVerified`.", "sources.TestStackThatRequiresItRunsNothingButWhatFluxHasVerified",
-		"source.TestWhatWasVerifiedStaysSoWhileItsSourceLooksAtTheNextRevision"),
+		"source.TestWhatWasVerifiedStaysSoUntilItsSourceRefusesIt"),
 	{field: "projectInfo", operator: "The project of the last successful update, for a destroy without the source.",
 		uses: []string{statusUse, "e2e.TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone"}, misuses: []string{statusEdited + "projectInfo", statusTyped}},
 	same("projectInfo.name", "The name of the project.", statusUse, statusEdited+"projectInfo", statusTyped),

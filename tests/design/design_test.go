@@ -23,6 +23,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -167,6 +168,33 @@ func TestEveryPathForContributorsExists(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestRecipesNameWhatExists(t *testing.T) {
+	const page = "CONTRIBUTING.md"
+	text := read(t, page)
+	for _, match := range symbolReference.FindAllStringSubmatch(text, -1) {
+		directory, name := match[1], match[2]
+		switch isFile := name == "go" || name == "proto"; {
+		case isFile && !strings.Contains(text, match[0]+", new"):
+			NewWithT(t).Expect(inRepository(directory + "." + name)).To(BeARegularFile())
+		case !isFile && declarations(t, directory)[name] == "":
+			t.Errorf("%s: there is no %s in %s", page, name, directory)
+		}
+	}
+
+	g := NewWithT(t)
+	_, recipe, found := strings.Cut(text, "\n## Recipe: a new kind of source\n")
+	g.Expect(found).To(BeTrue())
+	recipe, _, _ = strings.Cut(recipe, "\n## ")
+	var named, methods []string
+	for _, match := range regexp.MustCompile("(?m)^   - `([A-Z][A-Za-z]+)`(?: and `([A-Z][A-Za-z]+)`)?").FindAllStringSubmatch(recipe, -1) {
+		named = append(named, slices.DeleteFunc(match[1:], func(name string) bool { return name == "" })...)
+	}
+	for method := range reflect.TypeFor[source.Source]().Methods() {
+		methods = append(methods, method.Name)
+	}
+	g.Expect(named).To(ConsistOf(methods), "the items of the recipe begin with the methods")
 }
 
 func TestMapOfPackagesIsComplete(t *testing.T) {

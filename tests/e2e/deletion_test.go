@@ -99,26 +99,26 @@ func TestOrphanedStackGoesWhileItsDestroyWaits(t *testing.T) {
 	p.awaitReleased()
 }
 
-// failedOnce starts a Stack whose only update fails after it created something. Without its source, the controller does not know how to
-// destroy it.
-func (p *play) failedOnce() (*pulumiv1.Stack, *meta.Artifact) {
+// failedOnce starts a Stack whose only update fails after it created something.
+func (p *play) failedOnce() *meta.Artifact {
 	p.Helper()
 	artifact := p.put(p.returning("${nothing.here}"))
 	p.start(artifact, destroyed, func(s *pulumiv1.Stack) { s.Spec.RetryMaxBackoffDurationSeconds = 3600 })
-	return p.Await(notReady(pulumiv1.RetryingAfterFailureReason)), artifact
+	p.Await(notReady(pulumiv1.RetryingAfterFailureReason))
+	return artifact
 }
 
-func TestDeletedStackWhoseSourceIsGoneAndNeverSucceededSaysWhatToDo(t *testing.T) {
+func TestDeletedStackWhoseDestroyNeedsAProgramThatIsGoneSaysWhatToDo(t *testing.T) {
 	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-sourceless")
-	stack, artifact := p.failedOnce()
-	p.Expect(stack.Status.ProjectInfo).To(BeNil())
+	artifact := p.failedOnce()
+	p.Change(func(s *pulumiv1.Stack) { s.Spec.RunProgram = true })
 	artifacts.Replace(artifact.Path, nil)
 	p.Expect(system.Client.Delete(p.Context(), &sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)})).To(Succeed())
 	p.Await(notReady(pulumiv1.SourceNotFoundReason))
 	p.Delete()
 	waiting := p.Await(says(pulumiv1.SourceNotFoundReason))
-	p.Expect(statuscheck.Message(waiting)).To(HavePrefix("cannot destroy: "))
+	p.Expect(statuscheck.Message(waiting)).To(And(HavePrefix("cannot destroy: "), ContainSubstring("set spec.runProgram to false")))
 	p.Change(orphan)
 	p.AwaitGone()
 }

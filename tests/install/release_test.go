@@ -67,6 +67,7 @@ func read(t *testing.T, elements ...string) string {
 }
 
 func TestAReleasePinsItsImagesWhereverItIsInstalledFrom(t *testing.T) {
+	suite.Long(t, "builds a release; see TestTheChartInstallsWhatKustomizeInstalls")
 	t.Parallel()
 	g := NewWithT(t)
 	const version = "v1.2.3-rc.1"

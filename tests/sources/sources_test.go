@@ -166,9 +166,10 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	key, public := newKey(p)
 	repository, _, err := system.Git.Create(p.Name, scene.Returning(p.Name, 1))
 	p.Succeed(err)
-	commit := func(value int) {
-		_, err := repository.Commit(scene.Returning(p.Name, value))
+	commit := func(value int) (sha string) {
+		sha, err := repository.Commit(scene.Returning(p.Name, value))
 		p.Succeed(err)
+		return sha
 	}
 	source := &sourcev1.GitRepository{Spec: sourcev1.GitRepositorySpec{
 		URL: repository.URL, Interval: hourly, Reference: &sourcev1.GitRepositoryRef{Branch: gitserver.Branch},
@@ -230,11 +231,24 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	commit(4)
 	p.fetch(source)
 	p.Await(scene.Showing("4"))
-	_, other := newKey(p)
+	otherKey, other := newKey(p)
 	p.Create(p.Secret("other-keys", map[string]string{"author.asc": other}))
 	before = source.DeepCopy()
 	source.Spec.Verification.SecretRef.Name, source.Spec.Ignore = "other-keys", new("/nothing")
 	p.Expect(system.Client.Patch(p.Context(), source, client.MergeFrom(before))).To(Succeed())
 	revoked := p.Await(statuscheck.NotReady(pulumiv1.SourceNotVerifiedReason))
 	p.Expect(statuscheck.Message(revoked)).To(ContainSubstring("refused: signature verification of commit"))
+	p.Expect(revoked.Status.VerifiedDigest).To(BeEmpty())
+
+	// Flux then looks at another commit, and no longer says anything about the one that the Stack had.
+	repository.SignWith(nil)
+	unsigned := commit(5)
+	p.fetch(source)
+	p.Await(func(stack *pulumiv1.Stack) bool {
+		return statuscheck.NotReady(pulumiv1.SourceNotVerifiedReason)(stack) && strings.Contains(statuscheck.Message(stack), unsigned)
+	})
+	repository.SignWith(otherKey)
+	commit(6)
+	p.fetch(source)
+	p.Await(scene.Showing("6"))
 }

@@ -86,6 +86,9 @@ func (s *Stage) KillController() error { return s.controller.Stop(0) }
 // ControlWith sets the further flags of the stack-controller that is started next.
 func (s *Stage) ControlWith(args ...string) { s.options.ControllerArgs = args }
 
+// RunWith sets the executables of the stack-controller that is started next.
+func (s *Stage) RunWith(binaries Binaries) { s.binaries = binaries }
+
 // ControlIn sets the further environment variables of the stack-controller that is started next, as NAME=value.
 func (s *Stage) ControlIn(env ...string) { s.options.ControllerEnv = env }
 

@@ -40,6 +40,8 @@ type Options struct {
 	ControllerArgs []string
 	// ControllerEnv are further environment variables of stack-controller, as NAME=value.
 	ControllerEnv []string
+	// Binaries are the executables to run. Nil means those of this tree, which are compiled unless that was done for this run.
+	Binaries *Binaries
 	// Pulumi is the CLI that stack-controller runs, for example a wrapper for measurements. Empty means the pinned one.
 	Pulumi string
 }
@@ -74,7 +76,9 @@ func Start(ctx context.Context, options Options) (*Stage, error) {
 }
 
 func (s *Stage) start(ctx context.Context) (err error) {
-	if s.binaries, err = Build(ctx, s.progress); err != nil {
+	if s.options.Binaries != nil {
+		s.binaries = *s.options.Binaries
+	} else if s.binaries, err = Build(ctx, s.progress); err != nil {
 		return err
 	}
 	s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{

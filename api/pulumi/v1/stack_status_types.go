@@ -97,7 +97,7 @@ type StackStatus struct {
 	// +optional
 	VerifiedDigest string `json:"verifiedDigest,omitempty"`
 
-	// History of the last updates, the newest first.
+	// History of the last updates, the newest first: at most five.
 	// +optional
 	History meta.History `json:"history,omitempty"`
 

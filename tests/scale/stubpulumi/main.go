@@ -23,8 +23,8 @@ const (
 )
 
 var (
-	projectName   = regexp.MustCompile(`(?m)^name: (.+)$`)
-	programOutput = regexp.MustCompile(`(?m)^  value: (.+)$`)
+	projectName   = regexp.MustCompile(`(?m)^name: "?([^"\n]+)"?$`)
+	programOutput = regexp.MustCompile(`(?m)^  "?value"?: "?([^"\n]+)"?$`)
 )
 
 func main() {
