@@ -25,13 +25,20 @@ const (
 	originSourceAnnotation   = "org.opencontainers.image.source"
 )
 
+// What source-controller says in the condition SourceVerified, by kind. The groups are the hash of a commit, or the digest of an OCI
+// artifact. The patterns are anchored, because a message can also contain the name that somebody gave to a tag, and what a registry said.
 var (
-	// refusedCommit finds in a message of a GitRepository the hash of the commit whose signature was refused.
-	refusedCommit = regexp.MustCompile(`signature verification of commit '([0-9a-f]+)'`)
-	// verifiedCommit finds in a message of a GitRepository the hash of the commit whose signature was verified.
-	verifiedCommit = regexp.MustCompile(`- commit '([0-9a-f]+)'`)
-	// contentDigest finds the digest of an OCI artifact in a revision and in a message.
-	contentDigest = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
+	refusals = map[string]*regexp.Regexp{
+		sourcev1.GitRepositoryKind: regexp.MustCompile(`^signature verification of commit '([0-9a-f]+)' failed`),
+		sourcev1.OCIRepositoryKind: regexp.MustCompile(
+			`^failed to verify the signature using provider '[a-z ]+': no matching signatures were found for '[^']+@(sha256:[0-9a-f]{64})'$`),
+	}
+	successes = map[string]*regexp.Regexp{
+		// A tag may be named before the commit.
+		sourcev1.GitRepositoryKind: regexp.MustCompile(`(?s)^verified signature of\n.*\t- commit '([0-9a-f]+)' with key `),
+		sourcev1.OCIRepositoryKind: regexp.MustCompile(`^verified signature of revision (?:.+@)?(sha256:[0-9a-f]{64})$`),
+	}
+	contentDigest = regexp.MustCompile(`^(?:.+@)?(sha256:[0-9a-f]{64})$`)
 )
 
 // commitRevision matches a revision that names a commit, as Flux writes it ("main@sha1:…", "sha1:…") and as earlier versions wrote it
@@ -155,7 +162,7 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 	case verified == nil:
 		return Verification{Lasting: true, Problem: fmt.Sprintf("%s has not been verified yet", describe(object))}
 	case verified.Status != metav1.ConditionTrue:
-		published, refused := revisionsIn(object, verified.Message, refusedCommit)
+		published, refused := publishedHash(object), firstGroup(refusals[object.GetKind()], verified.Message)
 		return Verification{
 			Lasting: refused != "" && published != "" && refused != published,
 			Revoked: refused != "" && refused == published,
@@ -164,7 +171,7 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 	case status.ObservedGeneration != object.GetGeneration() || !apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition):
 		return Verification{Lasting: true, Problem: fmt.Sprintf("%s is not ready, so its artifact may be older than its verification", describe(object))}
 	}
-	published, named := revisionsIn(object, verified.Message, verifiedCommit)
+	published, named := publishedHash(object), firstGroup(successes[object.GetKind()], verified.Message)
 	// The message about a tag of git names no commit. With notation, an OCI artifact that is not verified can be published all the same.
 	if named != published && (named != "" || object.GetKind() == sourcev1.OCIRepositoryKind) {
 		return Verification{Lasting: true, Problem: fmt.Sprintf("the artifact of %s is not what was verified: %s", describe(object), verified.Message)}
@@ -172,18 +179,22 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 	return Verification{Verified: true, Lasting: true}
 }
 
-// revisionsIn returns the hash of the commit, or the digest of the OCI artifact, that a source publishes, and the one that the message of
-// the source names; empty where there is none. The pattern finds the commit in a message of a GitRepository.
-func revisionsIn(object *unstructured.Unstructured, message string, commit *regexp.Regexp) (published, named string) {
+// publishedHash returns the hash of the commit, or the digest of the OCI artifact, that a source publishes; empty if it names none.
+func publishedHash(object *unstructured.Unstructured) string {
 	revision, _, _ := unstructured.NestedString(object.Object, "status", "artifact", "revision")
 	if object.GetKind() == sourcev1.OCIRepositoryKind {
-		return contentDigest.FindString(revision), contentDigest.FindString(message)
+		return firstGroup(contentDigest, revision)
 	}
-	if found := commit.FindStringSubmatch(message); found != nil {
-		named = found[1]
+	_, sha := splitRevision(revision)
+	return sha
+}
+
+// firstGroup returns what the first group of the pattern matches; empty if the text does not match.
+func firstGroup(pattern *regexp.Regexp, text string) string {
+	if match := pattern.FindStringSubmatch(text); match != nil {
+		return match[1]
 	}
-	_, published = splitRevision(revision)
-	return published, named
+	return ""
 }
 
 // fluxCommitInfo describes the commit that the artifact of a Flux source comes from: the one of a GitRepository, or the one that the

@@ -183,8 +183,9 @@ func TestIdentityThatIsSentAgainIsNoNews(t *testing.T) {
 	f.start(t, 0)
 	f.Eventually(f.ready).Should(Succeed())
 	for range 10 {
+		sent := f.api.Sent()
 		f.Expect(f.api.Send(issued, f.authority.Bundle())).To(Succeed())
-		time.Sleep(10 * time.Millisecond)
+		f.Eventually(f.api.Sent).Should(BeNumerically(">", sent))
 	}
 	f.issue("/renamed", time.Hour)
 	f.Eventually(f.logged).Should(ContainSubstring("/renamed"))

@@ -326,3 +326,13 @@ func (r *Reconciler) observeContent(ctx context.Context, o *observation) error {
 	}
 	return nil
 }
+
+// followVerification records in the status what Flux has verified, and forgets it when Flux refuses it.
+func followVerification(o *observation) {
+	switch {
+	case o.verified:
+		o.stack.Status.VerifiedDigest = o.artifact.Digest
+	case o.sourceProblem != nil && o.sourceProblem.Revoked:
+		o.stack.Status.VerifiedDigest = ""
+	}
+}

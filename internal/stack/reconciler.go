@@ -207,12 +207,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 	}
 	adoptOperatorStatus(o)
 	followGeneration(stack)
-	switch {
-	case o.verified:
-		stack.Status.VerifiedDigest = o.artifact.Digest
-	case o.sourceProblem != nil && o.sourceProblem.Revoked:
-		stack.Status.VerifiedDigest = ""
-	}
+	followVerification(o)
 	followApprovals(o)
 	finished, decided := o.update, decide(*o)
 	recorded, planned, earlier := decided.action == actionRecord, false, stack.Status.LastUpdate

@@ -11,15 +11,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"os"
-	"os/signal"
-	"syscall"
-
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/command"
 	"github.com/stack-controller/stack-controller/tests/measure"
 )
 
@@ -37,15 +32,7 @@ type settings struct {
 }
 
 func main() {
-	log.SetOutput(io.Discard)
-	ctrl.SetLogger(logr.Discard())
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	command.Main("bench", func(ctx context.Context, args []string) error { return run(ctx, args, os.Stdout) })
 }
 
 func parse(args []string) (settings, error) {

@@ -112,6 +112,7 @@ type API struct {
 	silent  bool
 	changed chan struct{} // closed at the next change
 	calls   int
+	sent    int
 }
 
 // Start serves a Workload API until the test ends.
@@ -192,6 +193,13 @@ func (a *API) Calls() int {
 	return a.calls
 }
 
+// Sent returns how many identities were sent.
+func (a *API) Sent() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sent
+}
+
 func (a *API) change(apply func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -221,6 +229,9 @@ func (a *API) FetchX509SVID(_ *workload.X509SVIDRequest, stream workload.SpiffeW
 			if err := stream.Send(issued); err != nil {
 				return fmt.Errorf("send the identity: %w", err)
 			}
+			a.mu.Lock()
+			a.sent++
+			a.mu.Unlock()
 		}
 		select {
 		case <-ctx.Done():

@@ -76,7 +76,7 @@ func TestConnectionToAPodThatWentMeanwhileIsNotKept(t *testing.T) {
 	// connection.
 	opened, err := s.runtime.dial(workspace, pod, certificate)
 	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect(s.runtime.keep(t.Context(), workspace, opened) == nil).To(BeFalse())
+	s.Expect(s.runtime.keep(t.Context(), workspace, opened)).NotTo(BeNil())
 	s.Eventually(connected).Should(BeZero())
 }
 

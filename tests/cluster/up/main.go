@@ -9,32 +9,19 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
-
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/stack-controller/stack-controller/tests/background"
 	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/command"
 	"github.com/stack-controller/stack-controller/tests/images"
 	"github.com/stack-controller/stack-controller/tests/leftovers"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-func main() {
-	ctrl.SetLogger(logr.Discard())
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "cluster:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("cluster", run) }
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
