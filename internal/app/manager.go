@@ -229,6 +229,8 @@ func newRecorder(mgr ctrl.Manager, transport http.RoundTripper, o *options) (*ev
 		Address:    o.eventsAddr,
 		Transport:  transport,
 		Controller: controllerName,
+		Action:     actionOf,
+		Related:    relatedOf,
 		Log:        ctrl.Log.WithName("events"),
 		Registerer: ctrlmetrics.Registry,
 	})

@@ -34,7 +34,7 @@ func (o *options) validate() (err error) {
 	if err := errors.Join(o.validateRanges(), o.validateNames(), o.validatePprof()); err != nil {
 		return err
 	}
-	if err := o.features.SupportedFeatures(featureGates()); err != nil {
+	if err := o.features.SupportedFeatures(featureGates(), nil); err != nil {
 		return fmt.Errorf("--feature-gates: %w", err)
 	}
 	if o.externalArtifact, err = features.Enabled(runtimectrl.FeatureGateExternalArtifact); err != nil {

@@ -1,6 +1,6 @@
 // Package events records what happens to objects: as Kubernetes events, and as notifications to Flux's notification-controller. The
-// recorder of fluxcd/pkg does both, but it would wait for notification-controller in the reconcile that records the event. So what it posts
-// goes into a bounded queue: recording never waits.
+// recorder of fluxcd/pkg/runtime does both, but it waits for notification-controller in the reconcile that records the event, and nothing
+// can be put in the place of its client. Here notifications go into a bounded queue: recording never waits. What is sent is the same.
 package events
 
 import (
@@ -8,19 +8,23 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
+	"maps"
 	"net/http"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/reference"
 
-	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
-	fluxevents "github.com/fluxcd/pkg/runtime/events"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
 
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
@@ -49,6 +53,10 @@ type Options struct {
 	Transport http.RoundTripper
 	// Controller is the name under which the events are reported.
 	Controller string
+	// Action returns what the controller did when an event with the reason occurred to an object, such as "Reconcile".
+	Action func(object runtime.Object, reason string) string
+	// Related returns the object that the events of an object are about as well, such as its source; nil when there is none.
+	Related func(object runtime.Object) *corev1.ObjectReference
 	// Log receives a line for each event, and failures of deliveries: of these, at most one line per minute and kind of failure.
 	Log logr.Logger
 	// Registerer receives the metrics.
@@ -66,12 +74,12 @@ type Options struct {
 // Recorder is a record.EventRecorder that writes Kubernetes events and queues notifications. Deliveries happen while
 // it runs (Start). Its methods never wait and may be called at any time, from any goroutine.
 type Recorder struct {
-	options Options
-	flux    *fluxevents.Recorder
-	queue   *queue
-	client  *http.Client
-	metrics *prometheus.CounterVec
-	log     map[outcome]*rate.Sometimes
+	options  Options
+	instance string // the name of this machine
+	queue    *queue
+	client   *http.Client
+	metrics  *prometheus.CounterVec
+	log      map[outcome]*rate.Sometimes
 }
 
 var _ record.EventRecorder = &Recorder{}
@@ -86,14 +94,14 @@ func NewRecorder(options Options) (*Recorder, error) {
 			return nil, err
 		}
 	}
-	flux, err := fluxevents.NewRecorderForScheme(options.Scheme, shortening{options.Kubernetes}, options.Log, options.Address, options.Controller)
+	instance, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("create the event recorder: %w", err)
 	}
 	r := &Recorder{
-		options: options,
-		flux:    flux,
-		queue:   newQueue(options.QueueSize),
+		options:  options,
+		instance: instance,
+		queue:    newQueue(options.QueueSize),
 		client: &http.Client{
 			Timeout:   attemptTimeout,
 			Transport: options.Transport,
@@ -106,7 +114,6 @@ func NewRecorder(options Options) (*Recorder, error) {
 		}, []string{"outcome"}),
 		log: map[outcome]*rate.Sometimes{},
 	}
-	flux.Client.HTTPClient.Transport = transport(r.enqueue)
 	if err := options.Registerer.Register(r.metrics); err != nil {
 		return nil, fmt.Errorf("register the metrics of the event recorder: %w", err)
 	}
@@ -141,37 +148,73 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 	}
 	message := plaintext.Cut(fmt.Sprintf(format, args...), maxNotificationMessage)
 	r.write(about, annotations, eventType, reason, message)
-	r.flux.AnnotatedEventf(object, annotations, eventType, reason, "%s", message)
-}
-
-// shortening is a recorder of Kubernetes events that cuts messages to their limit.
-type shortening struct{ record.EventRecorder }
-
-func (s shortening) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
-	message := plaintext.Cut(fmt.Sprintf(format, args...), maxKubernetesMessage)
-	s.EventRecorder.AnnotatedEventf(object, annotations, eventType, reason, "%s", message)
-}
-
-// transport is a function that implements http.RoundTripper.
-type transport func(*http.Request) (*http.Response, error)
-
-func (t transport) RoundTrip(request *http.Request) (*http.Response, error) { return t(request) }
-
-// enqueue puts what Flux's recorder posts into the queue, and answers at once.
-func (r *Recorder) enqueue(request *http.Request) (*http.Response, error) {
-	body, err := io.ReadAll(request.Body)
-	if err != nil {
-		return nil, err
+	event := &eventv1.Event{
+		InvolvedObject:      *about,
+		Severity:            severityOf(eventType),
+		Timestamp:           metav1.Now(),
+		Message:             message,
+		Reason:              reason,
+		Metadata:            metadataOf(object, annotations),
+		ReportingController: r.options.Controller,
+		ReportingInstance:   r.instance,
 	}
-	event := &eventv1.Event{}
-	if err := json.Unmarshal(body, event); err != nil {
-		return nil, err
+	if eventType == eventv1.EventTypeTrace {
+		eventType = corev1.EventTypeNormal // Kubernetes knows two types
+	}
+	r.options.Kubernetes.AnnotatedEventf(object, event.Metadata, eventType, reason, "%s", plaintext.Cut(message, maxKubernetesMessage))
+	if event.Severity == eventv1.EventSeverityTrace || r.options.Address == "" {
+		return
+	}
+	if r.options.Action != nil {
+		event.Action = r.options.Action(object, reason)
+	}
+	if r.options.Related != nil {
+		event.RelatedObject = r.options.Related(object)
+	}
+	r.enqueue(event)
+}
+
+// severityOf returns Flux's name for a type of event.
+func severityOf(eventType string) string {
+	switch eventType {
+	case corev1.EventTypeWarning:
+		return eventv1.EventSeverityError
+	case eventv1.EventTypeTrace:
+		return eventv1.EventSeverityTrace
+	default:
+		return eventv1.EventSeverityInfo
+	}
+}
+
+// metadataOf returns the annotations of the event with those of the object that are meant for events.
+func metadataOf(object runtime.Object, annotations map[string]string) map[string]string {
+	metadata := maps.Clone(annotations)
+	annotated, err := meta.Accessor(object)
+	if err != nil {
+		return metadata
+	}
+	for key, value := range annotated.GetAnnotations() {
+		if strings.HasPrefix(key, eventv1.Group+"/") {
+			if metadata == nil {
+				metadata = map[string]string{}
+			}
+			metadata[key] = value
+		}
+	}
+	return metadata
+}
+
+// enqueue puts the notification into the queue.
+func (r *Recorder) enqueue(event *eventv1.Event) {
+	body, err := json.Marshal(event)
+	if err != nil {
+		r.record(rejected, 1, fmt.Errorf("encode the event: %w", err))
+		return
 	}
 	dropped := r.queue.push(notification{namespace: event.InvolvedObject.Namespace, body: body, expires: time.Now().Add(r.options.Expiry)})
 	if dropped > 0 {
 		r.record(overflow, dropped, fmt.Errorf("more than %d bytes wait for the events receiver", r.options.QueueSize))
 	}
-	return &http.Response{StatusCode: http.StatusAccepted, Body: http.NoBody, Request: request}, nil
 }
 
 // Start delivers notifications until the context ends, and after that what is still queued, for at most DrainTimeout. A manager stops all

@@ -13,10 +13,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
 
-	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
 
 	"github.com/stack-controller/stack-controller/internal/events"
 )
@@ -105,7 +106,12 @@ func (f *fixture) count(outcome string) float64 {
 func TestNotificationControllerLearnsWhatHappenedToWhichRevision(t *testing.T) {
 	g := NewWithT(t)
 	receiver := newReceiver(t)
-	f := start(t, events.Options{Address: receiver.URL})
+	source := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: "prod", Name: "source"}
+	f := start(t, events.Options{
+		Address: receiver.URL,
+		Action:  func(_ runtime.Object, reason string) string { return "action of " + reason },
+		Related: func(runtime.Object) *corev1.ObjectReference { return source },
+	})
 
 	object := subject()
 	object.Annotations = map[string]string{
@@ -124,6 +130,9 @@ func TestNotificationControllerLearnsWhatHappenedToWhichRevision(t *testing.T) {
 	g.Expect(event.InvolvedObject.Namespace + "/" + event.InvolvedObject.Name).To(Equal("prod/web"))
 	g.Expect(event.Severity).To(Equal(eventv1.EventSeverityError))
 	g.Expect(event.Reason).To(Equal("UpdateFailed"))
+	g.Expect(event.Action).To(Equal("action of UpdateFailed"))
+	g.Expect(event.RelatedObject).To(Equal(source))
+	g.Expect(event.ReportingInstance).NotTo(BeEmpty())
 	g.Expect(event.Message).To(Equal("pulumi up failed"))
 	g.Expect(event.ReportingController).To(Equal("stack-controller"))
 	g.Expect(event.Timestamp.IsZero()).To(BeFalse())

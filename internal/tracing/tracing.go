@@ -24,7 +24,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
-	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"

@@ -161,7 +161,7 @@ func TestStackFollowsEveryKindOfSourceWhateverVersionItNames(t *testing.T) {
 	}{
 		"kind-oci": {
 			kind: sourcev1.OCIRepositoryKind, apiVersion: "source.toolkit.fluxcd.io/v1beta2",
-			source: &sourcev1.OCIRepository{Spec: sourcev1.OCIRepositorySpec{URL: "oci://registry.example/app", Suspend: true, Interval: hourly}},
+			source: &sourcev1.OCIRepository{Spec: sourcev1.OCIRepositorySpec{URL: "oci://registry.example/app", Suspend: true, Interval: &hourly}},
 			offer: func(object client.Object, artifact *meta.Artifact) {
 				object.(*sourcev1.OCIRepository).Status.Artifact = artifact
 			},

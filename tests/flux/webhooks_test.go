@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
-	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"

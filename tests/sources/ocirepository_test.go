@@ -47,7 +47,7 @@ func push(p *play, tag string, artifact ociregistry.Artifact) string {
 // ociRepository returns an OCIRepository that follows the tag "latest" of a repository.
 func ociRepository(repository string) *sourcev1.OCIRepository {
 	return &sourcev1.OCIRepository{Spec: sourcev1.OCIRepositorySpec{
-		URL: registry.URL(repository), Insecure: true, Interval: hourly, Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
+		URL: registry.URL(repository), Insecure: true, Interval: new(hourly), Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
 	}}
 }
 

@@ -137,7 +137,7 @@ var forgeryAttacks = []attack{
 		sees: "`SourceNotReady`: nothing is fetched from this address.",
 		run: func(a *attacker) {
 			a.forge(sourcev1.OCIRepositoryKind, &sourcev1.OCIRepository{ObjectMeta: a.meta(), Spec: sourcev1.OCIRepositorySpec{
-				URL: "oci://x.invalid/x", Suspend: true, Interval: metav1.Duration{Duration: time.Hour},
+				URL: "oci://x.invalid/x", Suspend: true, Interval: &metav1.Duration{Duration: time.Hour},
 			}}, "http://169.254.169.254/latest/meta-data/iam/security-credentials/", noDigest, notPublished)
 		},
 	},

@@ -415,7 +415,7 @@ func (t *Tenant) PublishArchive(ctx context.Context, name string, content []byte
 		return err
 	}
 	source := &sourcev1.OCIRepository{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}, Spec: sourcev1.OCIRepositorySpec{
-		URL: t.Registry.URL(name), Insecure: true, Interval: metav1.Duration{Duration: time.Hour}, Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
+		URL: t.Registry.URL(name), Insecure: true, Interval: &metav1.Duration{Duration: time.Hour}, Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
 		LayerSelector: &sourcev1.OCILayerSelector{MediaType: ociregistry.ContentType, Operation: sourcev1.OCILayerCopy},
 	}}
 	if err := t.Client.Create(ctx, source); err != nil {
