@@ -3,6 +3,9 @@
 
 # Without cgo everywhere but for the race detector, so that the programs share what was compiled.
 
+# The release of Go that everything is built with, see .ci/toolchain.
+export GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
+
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help

@@ -2,6 +2,8 @@ module github.com/stack-controller/stack-controller
 
 go 1.27.0
 
+toolchain go1.27.4
+
 // The API is a module of its own, so that its users do not pull in the controller.
 replace github.com/stack-controller/stack-controller/api => ./api
 
