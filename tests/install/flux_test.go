@@ -139,35 +139,6 @@ func TestAlertsAndReceiversNameStacksOncePatched(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 }
 
-// Flux 2.10 needs a later version of Go than this project uses, so its definitions are not available here. The test uses those of Flux 2.9
-// with a second version of Alert, as the release notes of Flux 2.10 describe.
-func TestAlertsOfTwoVersionsNameStacksOncePatched(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	dir := patchedBy(t, "notifications-2.10", func(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefinition {
-		definition := definitionOf(t, kind)
-		if kind == "alerts" {
-			second := *definition.Spec.Versions[0].DeepCopy()
-			second.Name, second.Storage = "v1", false
-			definition.Spec.Versions = append(definition.Spec.Versions, second)
-		}
-		return definition
-	})
-	patched, err := flux(t).Kubectl(t.Context(), "kustomize", dir)
-	g.Expect(err).NotTo(HaveOccurred())
-	objects := decode(t, patched)
-	for name, versions := range map[string]int{"alerts": 2, "receivers": 1} {
-		for version := range versions {
-			definition := objects.get(t, "CustomResourceDefinition", name+".notification.toolkit.fluxcd.io")
-			list := map[string]string{"alerts": "eventSources", "receivers": "resources"}[name]
-			kinds := at(t, definition, "spec", "versions", version, "schema", "openAPIV3Schema", "properties", "spec", "properties", list,
-				"items", "properties", "kind", "enum")
-			g.Expect(kinds).To(ContainElement("Stack"), "%s, version %d", name, version)
-		}
-	}
-	objects.get(t, "ClusterRole", "stack-controller-notifications")
-}
-
 // patchedBy returns the directory of a kustomization with the definitions of Alerts and Receivers, and a component that patches them.
 func patchedBy(t *testing.T, component string, definition func(*testing.T, string) *apiextensionsv1.CustomResourceDefinition) (dir string) {
 	t.Helper()

@@ -42,7 +42,11 @@ func build(ctx context.Context, name string, t tool, path string, progress func(
 	}
 	start := time.Now()
 	progress(fmt.Sprintf("building %s (once for this machine)", name))
-	flags := []string{"-trimpath", "-tags", t.tags, "-ldflags", strings.TrimSpace("-s -w " + t.ldflags)}
+	ldflags, err := linkerFlags(t)
+	if err != nil {
+		return err
+	}
+	flags := []string{"-trimpath", "-tags", t.tags, "-ldflags", strings.TrimSpace("-s -w " + ldflags)}
 	module := filepath.Join(sourceDir(), t.module)
 	if t.lacking != "" {
 		staging, err := os.MkdirTemp("", "stack-controller-"+name+"-")

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,65 +21,70 @@ import (
 
 // tool is a program and how to build it.
 type tool struct {
-	module  string // sub-directory of tests/tools
-	pkg     string // import path of its main package
-	ldflags string // linker flags besides -s -w
-	tags    string // build tags
-	file    string // file name of the binary if it is not the name of the tool
-	// upstream is the module of the program if its source lacks a file that the program embeds. lacking is the path of that file, which is
-	// created empty.
-	upstream, lacking string
+	module   string // sub-directory of tests/tools
+	pkg      string // import path of its main package
+	ldflags  string // linker flags besides -s -w; $VERSION is the version of upstream (v1.2.3), $NUMBER the same without the v
+	tags     string // build tags
+	file     string // file name of the binary if it is not the name of the tool
+	upstream string // module of the program, where it is needed
+	lacking  string // path of a file that the program embeds and that upstream lacks; it is created empty
 }
 
 var registry = map[string]tool{
 	"etcd":                    {module: "etcd", pkg: "go.etcd.io/etcd/server/v3"},
-	"kube-apiserver":          {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: kubernetesVersion},
-	"kube-controller-manager": {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesVersion},
-	"kubectl":                 {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: kubernetesVersion},
-	"kube-scheduler":          {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesVersion},
-	"kube-proxy":              {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-proxy", ldflags: kubernetesVersion},
-	"kubelet":                 {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: kubernetesVersion},
+	"kube-apiserver":          {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", upstream: "k8s.io/kubernetes", ldflags: kubernetesVersion},
+	"kube-controller-manager": {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", upstream: "k8s.io/kubernetes", ldflags: kubernetesVersion},
+	"kubectl":                 {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubectl", upstream: "k8s.io/kubernetes", ldflags: kubernetesVersion},
+	"kube-scheduler":          {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", upstream: "k8s.io/kubernetes", ldflags: kubernetesVersion},
+	"kube-proxy":              {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-proxy", upstream: "k8s.io/kubernetes", ldflags: kubernetesVersion},
+	"kubelet":                 {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", upstream: "k8s.io/kubernetes", ldflags: kubernetesVersion},
+	// The oldest version of Kubernetes that tests run.
+	"kube-apiserver-oldest": {module: "kubernetes-oldest", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", file: "kube-apiserver",
+		upstream: "k8s.io/kubernetes", ldflags: kubernetesVersion},
+	"kube-controller-manager-oldest": {module: "kubernetes-oldest", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager",
+		file: "kube-controller-manager", upstream: "k8s.io/kubernetes", ldflags: kubernetesVersion},
 	// Without its plugins for databases, vault is much smaller.
 	"vault": {module: "vault", pkg: "github.com/hashicorp/vault", tags: "minimal"},
 	// The Automation API refuses a CLI without a version.
-	"pulumi": {module: "pulumi", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
-		ldflags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v3.274.1"},
+	"pulumi": {module: "pulumi", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", upstream: "github.com/pulumi/pulumi/pkg/v3",
+		ldflags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$VERSION"},
 	// The oldest version that tests run. Its libraries link to symbols that Go does not export any more.
 	"pulumi-oldest": {module: "pulumi-oldest", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", file: "pulumi",
-		ldflags: "-checklinkname=0 -X github.com/pulumi/pulumi/pkg/v3/version.Version=v3.100.0"},
+		upstream: "github.com/pulumi/pulumi/pkg/v3", ldflags: "-checklinkname=0 -X github.com/pulumi/pulumi/pkg/v3/version.Version=$VERSION"},
 	"pulumi-language-yaml":    {module: "pulumi-yaml", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml"},
 	"source-controller":       {module: "source-controller", pkg: "github.com/fluxcd/source-controller"},
 	"notification-controller": {module: "notification-controller", pkg: "github.com/fluxcd/notification-controller"},
 	"helm-controller":         {module: "helm-controller", pkg: "github.com/fluxcd/helm-controller"},
 	// The flux program embeds the manifests that "flux install" applies; they exist only in its releases.
-	"flux": {module: "flux", pkg: "github.com/fluxcd/flux2/v2/cmd/flux", ldflags: "-X main.VERSION=2.9.5",
+	"flux": {module: "flux", pkg: "github.com/fluxcd/flux2/v2/cmd/flux", ldflags: "-X main.VERSION=$NUMBER",
 		upstream: "github.com/fluxcd/flux2/v2", lacking: "cmd/flux/manifests/none.yaml"},
-	"containerd":              {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd", ldflags: containerdVersion},
-	"containerd-shim-runc-v2": {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", ldflags: containerdVersion},
-	"ctr":                     {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/ctr", ldflags: containerdVersion},
+	"containerd":              {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd", upstream: "github.com/containerd/containerd/v2", ldflags: containerdVersion},
+	"containerd-shim-runc-v2": {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", upstream: "github.com/containerd/containerd/v2", ldflags: containerdVersion},
+	"ctr":                     {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/ctr", upstream: "github.com/containerd/containerd/v2", ldflags: containerdVersion},
 	"coredns":                 {module: "coredns", pkg: "github.com/coredns/coredns"},
-	"helm":                    {module: "helm", pkg: "helm.sh/helm/v3/cmd/helm", ldflags: "-X helm.sh/helm/v3/internal/version.version=v3.19.0"},
-	"ko":                      {module: "ko", pkg: "github.com/google/ko"},
-	"kustomize-controller":    {module: "kustomize-controller", pkg: "github.com/fluxcd/kustomize-controller"},
-	"crane":                   {module: "crane", pkg: "github.com/google/go-containerregistry/cmd/crane"},
-	"minio":                   {module: "minio", pkg: "github.com/minio/minio"},
-	"spire-server":            {module: "spire", pkg: "github.com/spiffe/spire/cmd/spire-server"},
-	"spire-agent":             {module: "spire", pkg: "github.com/spiffe/spire/cmd/spire-agent"},
-	"prometheus":              {module: "prometheus", pkg: "github.com/prometheus/prometheus/cmd/prometheus"},
-	"promtool":                {module: "prometheus", pkg: "github.com/prometheus/prometheus/cmd/promtool"},
-	"controller-gen":          {module: "generate", pkg: "sigs.k8s.io/controller-tools/cmd/controller-gen"},
-	"crd-ref-docs":            {module: "generate", pkg: "github.com/elastic/crd-ref-docs"},
-	"buf":                     {module: "buf", pkg: "github.com/bufbuild/buf/cmd/buf"},
-	"protoc-gen-go":           {module: "generate", pkg: "google.golang.org/protobuf/cmd/protoc-gen-go"},
-	"protoc-gen-go-grpc":      {module: "generate", pkg: "google.golang.org/grpc/cmd/protoc-gen-go-grpc"},
-	"actionlint":              {module: "actionlint", pkg: "github.com/rhysd/actionlint/cmd/actionlint"},
-	"gotestsum":               {module: "gotestsum", pkg: "gotest.tools/gotestsum"},
-	"golangci-lint":           {module: "golangci-lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
+	"helm": {module: "helm", pkg: "helm.sh/helm/v3/cmd/helm", upstream: "helm.sh/helm/v3",
+		ldflags: "-X helm.sh/helm/v3/internal/version.version=$VERSION"},
+	"ko":                   {module: "ko", pkg: "github.com/google/ko"},
+	"kustomize-controller": {module: "kustomize-controller", pkg: "github.com/fluxcd/kustomize-controller"},
+	"crane":                {module: "crane", pkg: "github.com/google/go-containerregistry/cmd/crane"},
+	"minio":                {module: "minio", pkg: "github.com/minio/minio"},
+	"spire-server":         {module: "spire", pkg: "github.com/spiffe/spire/cmd/spire-server"},
+	"spire-agent":          {module: "spire", pkg: "github.com/spiffe/spire/cmd/spire-agent"},
+	"prometheus":           {module: "prometheus", pkg: "github.com/prometheus/prometheus/cmd/prometheus"},
+	"promtool":             {module: "prometheus", pkg: "github.com/prometheus/prometheus/cmd/promtool"},
+	"controller-gen":       {module: "generate", pkg: "sigs.k8s.io/controller-tools/cmd/controller-gen"},
+	"crd-ref-docs":         {module: "generate", pkg: "github.com/elastic/crd-ref-docs"},
+	"buf":                  {module: "buf", pkg: "github.com/bufbuild/buf/cmd/buf"},
+	"protoc-gen-go":        {module: "generate", pkg: "google.golang.org/protobuf/cmd/protoc-gen-go"},
+	"protoc-gen-go-grpc":   {module: "generate", pkg: "google.golang.org/grpc/cmd/protoc-gen-go-grpc"},
+	"actionlint":           {module: "actionlint", pkg: "github.com/rhysd/actionlint/cmd/actionlint"},
+	"gotestsum":            {module: "gotestsum", pkg: "gotest.tools/gotestsum"},
+	"golangci-lint":        {module: "golangci-lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
 }
 
-const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3"
+const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=$VERSION -X k8s.io/client-go/pkg/version.gitVersion=$VERSION"
 
-const containerdVersion = "-X github.com/containerd/containerd/v2/version.Version=v2.2.1"
+const containerdVersion = "-X github.com/containerd/containerd/v2/version.Version=$VERSION"
 
 // Names returns the known tools, sorted.
 func Names() []string {
@@ -99,7 +105,7 @@ func Path(ctx context.Context, name string, progress func(string)) (string, erro
 	if !ok {
 		return "", fmt.Errorf("unknown tool %q, known are %s", name, strings.Join(Names(), ", "))
 	}
-	if path := os.Getenv(assetVariable(name)); path != "" {
+	if path := os.Getenv(AssetVariable(name)); path != "" {
 		return filepath.Abs(path)
 	}
 	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
@@ -118,8 +124,8 @@ func Path(ctx context.Context, name string, progress func(string)) (string, erro
 	return path, build(ctx, name, t, path, progress)
 }
 
-// assetVariable returns the environment variable with the path of a prebuilt binary of the tool.
-func assetVariable(name string) string {
+// AssetVariable returns the environment variable with the path of a prebuilt binary of the tool.
+func AssetVariable(name string) string {
 	return "TEST_ASSET_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
@@ -136,8 +142,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "stack-controller"), nil
 }
 
-// cachedPath returns the path of the cached build. It depends on everything that determines the binary: the pinned module versions, the
-// flags, and the Go release.
+// cachedPath returns the path of the cached build. It depends on the pinned module versions and the flags. It does not depend on the release
+// of Go, so that not all tools are built again with each of them; raise the "go" line of a module to build its tools with a newer one.
 func cachedPath(name string, t tool) (string, error) {
 	dir, err := CacheDir()
 	if err != nil {
@@ -151,9 +157,31 @@ func cachedPath(name string, t tool) (string, error) {
 		}
 		hash.Write(content)
 	}
-	// The output has no separators, so tools without tags keep the path that they had before there were tags.
-	fmt.Fprint(hash, t.pkg, t.ldflags, t.tags, runtime.Version(), runtime.GOARCH)
+	fmt.Fprint(hash, t.pkg, t.ldflags, t.tags, runtime.GOARCH)
 	return filepath.Join(dir, "tools", hex.EncodeToString(hash.Sum(nil))[:16], cmp.Or(t.file, name)), nil
+}
+
+// linkerFlags returns the linker flags of the tool, with the version that its module pins.
+func linkerFlags(t tool) (string, error) {
+	if t.upstream == "" {
+		return t.ldflags, nil
+	}
+	version, err := pinned(t.module, t.upstream)
+	return strings.NewReplacer("$VERSION", version, "$NUMBER", strings.TrimPrefix(version, "v")).Replace(t.ldflags), err
+}
+
+// pinned returns the version of a required module that the go.mod in the sub-directory pins.
+func pinned(directory, required string) (string, error) {
+	path := filepath.Join(sourceDir(), directory, "go.mod")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read a pinned version: %w", err)
+	}
+	found := regexp.MustCompile(`(?m)^(?:require |\t)` + regexp.QuoteMeta(required) + ` (v\S+)`).FindSubmatch(content)
+	if found == nil {
+		return "", fmt.Errorf("%s does not require %s", path, required)
+	}
+	return string(found[1]), nil
 }
 
 func sourceDir() string {

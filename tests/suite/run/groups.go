@@ -28,6 +28,7 @@ type group struct {
 	packages []string
 	cgo      bool
 	flags    []string
+	env      []string // further environment variables, as NAME=value
 }
 
 // allGroups returns the groups of the suite. Within a group, the packages that are expected to take longest come first.
@@ -81,7 +82,25 @@ func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 	if short {
 		return append(groups, system), nil
 	}
-	return append(groups, system, nodes), nil
+	oldest, err := onOldestKubernetes(ctx, root, flags)
+	return append(groups, system, nodes, oldest), err
+}
+
+// onOldestKubernetes returns the group of the short tests of what depends most on the API server: definitions, admission policies, rights,
+// and the promises of the main job. They run with the oldest version of Kubernetes.
+func onOldestKubernetes(ctx context.Context, root string, flags []string) (group, error) {
+	g := group{name: "oldest", dir: root, flags: append([]string{"-short"}, flags...)}
+	for _, name := range []string{"e2e", "api", "admission", "rbac"} {
+		g.packages = append(g.packages, module+"tests/"+name)
+	}
+	for _, server := range []string{"kube-apiserver", "kube-controller-manager"} {
+		path, err := tools.Path(ctx, server+"-oldest", nil)
+		if err != nil {
+			return group{}, err
+		}
+		g.env = append(g.env, tools.AssetVariable(server)+"="+path)
+	}
+	return g, nil
 }
 
 // uninstrumented returns the flags that leave the race detector out of packages that only compute. In them, a key that is derived from a

@@ -1,10 +1,11 @@
 // Command run runs the tests, those of the short suite with "run short" and all with "run long", and reports failures.
 //
 // The packages run in groups, one group after the other: with the race detector the packages that have goroutines of ours, and without it
-// and without cgo those that mostly wait for other programs. In the long suite, packages with a node run one at a time. gotestsum runs each
-// group. When a group has ended, its failed tests run again, alone: at most twice, and only if at most ten failed. A test that then passes
-// is flaky and does not make the run fail. The end of the report and the file flaky.txt in the output directory list the flaky tests. A
-// data race, a panic and a problem that a TestMain reports always make the run fail.
+// and without cgo those that mostly wait for other programs. In the long suite, packages with a node run one at a time, and some packages
+// run once more with the oldest version of Kubernetes. gotestsum runs each group. When a group has ended, its failed tests run again, alone:
+// at most twice, and only if at most ten failed. A test that then passes is flaky and does not make the run fail. The end of the report and
+// the file flaky.txt in the output directory list the flaky tests. A data race, a panic and a problem that a TestMain reports always make
+// the run fail.
 //
 // If this program is interrupted, or make, which started it, is killed, nothing that the tests started outlives it. If this program itself
 // is killed, the next run removes what is left.
@@ -40,7 +41,7 @@ import (
 func main() {
 	output := flag.String("output", "bin", "the directory for flaky.txt and for what the tests reported, as JSON")
 	race := flag.Bool("race", true, "use the race detector, which needs a C compiler")
-	only := flag.String("groups", "", "run only these groups of packages (api, internal, unraced, system, nodes), separated by commas")
+	only := flag.String("groups", "", "run only these groups of packages (api, internal, unraced, system, nodes, oldest), separated by commas")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "Usage: %s [flags] short|long\n", filepath.Base(os.Args[0]))
 		flag.PrintDefaults()
@@ -157,6 +158,7 @@ func (r *report) run(ctx context.Context, g *group, gotestsum, output string) er
 	cmd := exec.CommandContext(ctx, gotestsum, append(args, g.flags...)...)
 	cmd.Dir = g.dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT=60s")
+	cmd.Env = append(cmd.Env, g.env...)
 	if g.cgo {
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
 	}
