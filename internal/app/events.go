@@ -8,12 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// actions has the actions of the events whose reason says more than that an object was reconciled. It is for objects that are not being
-// deleted.
+// actions has the actions of the events whose reason says more than that an object was reconciled.
 var actions = map[pulumiv1.Action][]string{
 	pulumiv1.ResolveSourceAction: {
 		pulumiv1.SourceNotFoundReason, pulumiv1.SourceNotReadyReason, pulumiv1.ArtifactNotFoundReason, pulumiv1.SourceNotVerifiedReason,
@@ -40,7 +41,7 @@ var actions = map[pulumiv1.Action][]string{
 		pulumiv1.RetryingAfterFailureReason, pulumiv1.StackLostReason, pulumiv1.StateUpgradeRequiredReason, pulumiv1.PolicyViolationReason,
 		pulumiv1.PreviewFailedReason, pulumiv1.UpdateFailedReason, pulumiv1.UpdateInterruptedReason, pulumiv1.UpdateConflictReason,
 		"StackCreated", "StackUpdateDetected", "StackUpdateFailure", "StackUpdateInterrupted", "StackUpdateConflictDetected",
-		"UpdateSucceeded", "UpdateFailed", "PulumiWarning", "OutputsNotStored",
+		"UpdateSucceeded", "PulumiWarning", "OutputsNotStored",
 	},
 	pulumiv1.FinalizeAction: {
 		pulumiv1.PulumiStacksLeftReason, pulumiv1.NamespaceTerminatingReason, "StackReleased", "WorkspaceDeleted", "UpdateExpired",
@@ -69,7 +70,7 @@ func relatedOf(object runtime.Object) *corev1.ObjectReference {
 		case spec.FluxSource != nil:
 			ref := spec.FluxSource.SourceRef
 			return &corev1.ObjectReference{
-				APIVersion: ref.APIVersion, Kind: ref.Kind, Namespace: cmp.Or(ref.Namespace, about.Namespace), Name: ref.Name,
+				APIVersion: cmp.Or(ref.APIVersion, sourcev1.GroupVersion.String()), Kind: ref.Kind, Namespace: cmp.Or(ref.Namespace, about.Namespace), Name: ref.Name,
 			}
 		case spec.ProgramRef != nil:
 			return &corev1.ObjectReference{

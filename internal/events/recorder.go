@@ -162,7 +162,8 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 		eventType = corev1.EventTypeNormal // Kubernetes knows two types
 	}
 	r.options.Kubernetes.AnnotatedEventf(object, event.Metadata, eventType, reason, "%s", plaintext.Cut(message, maxKubernetesMessage))
-	if event.Severity == eventv1.EventSeverityTrace || r.options.Address == "" {
+	unnamed := about.Kind == "" || about.Name == "" || about.Namespace == "" // notification-controller accepts none of these
+	if event.Severity == eventv1.EventSeverityTrace || r.options.Address == "" || unnamed {
 		return
 	}
 	if r.options.Action != nil {

@@ -3,6 +3,7 @@ package controlplane_test
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -22,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +33,8 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // patience bounds every wait. On a quiet machine each wait takes less than two seconds.
@@ -68,6 +72,17 @@ func newNamespace(g *WithT, t *testing.T, c client.Client) *corev1.Namespace {
 		g.Expect(client.IgnoreNotFound(c.Delete(context.Background(), namespace))).To(Succeed())
 	})
 	return namespace
+}
+
+func TestAPIServerHasTheVersionThatTheSuiteNames(t *testing.T) {
+	g := NewWithT(t)
+	newest, err := tools.Version("kube-apiserver")
+	g.Expect(err).NotTo(HaveOccurred())
+	servers, err := discovery.NewDiscoveryClientForConfig(cluster.Config())
+	g.Expect(err).NotTo(HaveOccurred())
+	version, err := servers.ServerVersion()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(version.GitVersion).To(Equal(cmp.Or(os.Getenv(suite.KubernetesVariable), newest)))
 }
 
 func TestNamespaceDeletionCompletes(t *testing.T) {

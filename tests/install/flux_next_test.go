@@ -58,6 +58,8 @@ func TestAlertsOfFlux210NameStacksInBothVersionsOncePatched(t *testing.T) {
 	dir := patchedBy(t, "notifications-2.10", definition)
 	_, err = cp.Kubectl(t.Context(), "apply", "--server-side", "--kustomize", dir)
 	g.Expect(err).NotTo(HaveOccurred())
+	_, err = cp.Kubectl(t.Context(), "get", "clusterrole", "stack-controller-notifications")
+	g.Expect(err).NotTo(HaveOccurred())
 	content, err := yaml.Marshal(definition(t, "providers"))
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = cp.KubectlInput(t.Context(), string(content), "apply", "--server-side", "-f", "-")

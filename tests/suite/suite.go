@@ -13,6 +13,9 @@ import (
 	"testing"
 )
 
+// KubernetesVariable is the environment variable with the version of Kubernetes that the tests run with, if it is not the newest one.
+const KubernetesVariable = "STACK_CONTROLLER_TEST_KUBERNETES"
+
 // Long leaves the test out of the short suite. why is what makes the test long, or the test of the short suite that proves the same
 // promise.
 func Long(t testing.TB, why string) {

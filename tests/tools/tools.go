@@ -170,6 +170,15 @@ func linkerFlags(t tool) (string, error) {
 	return strings.NewReplacer("$VERSION", version, "$NUMBER", strings.TrimPrefix(version, "v")).Replace(t.ldflags), err
 }
 
+// Version returns the version of the module of the named tool, such as v1.2.3. The tool must have an upstream.
+func Version(name string) (string, error) {
+	t, ok := registry[name]
+	if !ok {
+		return "", fmt.Errorf("unknown tool %q", name)
+	}
+	return pinned(t.module, t.upstream)
+}
+
 // pinned returns the version of a required module that the go.mod in the sub-directory pins.
 func pinned(directory, required string) (string, error) {
 	path := filepath.Join(sourceDir(), directory, "go.mod")

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stack-controller/stack-controller/internal/procfs"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -82,25 +83,34 @@ func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 	if short {
 		return append(groups, system), nil
 	}
-	oldest, err := onOldestKubernetes(ctx, root, flags)
-	return append(groups, system, nodes, oldest), err
+	return append(groups, system, nodes, onOldestKubernetes(root, flags)), nil
 }
 
-// onOldestKubernetes returns the group of the short tests of what depends most on the API server: definitions, admission policies, rights,
-// and the promises of the main job. They run with the oldest version of Kubernetes.
-func onOldestKubernetes(ctx context.Context, root string, flags []string) (group, error) {
-	g := group{name: "oldest", dir: root, flags: append([]string{"-short"}, flags...)}
-	for _, name := range []string{"e2e", "api", "admission", "rbac"} {
+// oldest is the name of the group that runs with the oldest version of Kubernetes.
+const oldest = "oldest"
+
+// onOldestKubernetes returns the group of the short tests of what depends most on the API server: definitions, admission policies, and the
+// promises of the main job. They run with the oldest version of Kubernetes, which tests/controlplane verifies.
+func onOldestKubernetes(root string, flags []string) group {
+	g := group{name: oldest, dir: root, flags: append([]string{"-short"}, flags...)}
+	for _, name := range []string{"e2e", "api", "admission", "controlplane"} {
 		g.packages = append(g.packages, module+"tests/"+name)
 	}
+	return g
+}
+
+// useOldestKubernetes makes the tests of the group use the oldest version of Kubernetes, which it builds if necessary.
+func (g *group) useOldestKubernetes(ctx context.Context) error {
 	for _, server := range []string{"kube-apiserver", "kube-controller-manager"} {
 		path, err := tools.Path(ctx, server+"-oldest", nil)
 		if err != nil {
-			return group{}, err
+			return err
 		}
 		g.env = append(g.env, tools.AssetVariable(server)+"="+path)
 	}
-	return g, nil
+	version, err := tools.Version("kube-apiserver-oldest")
+	g.env = append(g.env, suite.KubernetesVariable+"="+version)
+	return err
 }
 
 // uninstrumented returns the flags that leave the race detector out of packages that only compute. In them, a key that is derived from a

@@ -137,6 +137,11 @@ func runGroups(ctx context.Context, output string, short, race bool, only string
 	}
 	whole := newReport(os.Stdout)
 	for _, g := range groups {
+		if g.name == oldest {
+			if err := g.useOldestKubernetes(ctx); err != nil {
+				return err
+			}
+		}
 		err := whole.run(ctx, &g, gotestsum, output)
 		if err := errors.Join(err, endDescendants()); err != nil {
 			return err
