@@ -1,6 +1,7 @@
 package app
 
 import (
+	"os"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -28,6 +29,19 @@ func TestEachReasonHasOneAction(t *testing.T) {
 	g.Expect(actionOf(stack, pulumiv1.DependencyNotReadyReason)).To(Equal("CheckDependencies"))
 	g.Expect(actionOf(stack, pulumiv1.SuspendedReason)).To(Equal("Reconcile"))
 	g.Expect(actionOf(&autov1alpha1.Workspace{}, autov1alpha1.ImagePullFailedReason)).To(Equal("PrepareWorkspace"))
+}
+
+func TestGuideListsTheActions(t *testing.T) {
+	g := NewWithT(t)
+	page, err := os.ReadFile("../../docs/guides/alerts.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	listed := []pulumiv1.Action{pulumiv1.ReconcileAction}
+	for action := range actions {
+		listed = append(listed, action)
+	}
+	for _, action := range listed {
+		g.Expect(string(page)).To(ContainSubstring("\n| `" + string(action) + "` |"))
+	}
 }
 
 func TestEventsNameTheSourceOrTheStackToo(t *testing.T) {
