@@ -88,7 +88,7 @@ func (u *upgrade) gitRepository() *source {
 func (u *upgrade) ociRepository(registry *ociregistry.Registry) *source {
 	const name, tag = "oci-repository", "latest"
 	repository := &sourcev1.OCIRepository{Spec: sourcev1.OCIRepositorySpec{
-		URL: registry.URL(name), Insecure: true, Interval: hourly, Reference: &sourcev1.OCIRepositoryRef{Tag: tag},
+		URL: registry.URL(name), Insecure: true, Interval: new(hourly), Reference: &sourcev1.OCIRepositoryRef{Tag: tag},
 	}}
 	push := func(ctx context.Context, value int) error {
 		layers := []ociregistry.Layer{{MediaType: ociregistry.ContentType, Content: scene.Packed(files(name, value))}}
