@@ -41,8 +41,8 @@ func loadEnvironment(path string) (secrets []string, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the file of environment variables: %w", err)
 	}
-	if line := bytes.IndexByte(content, 0); line >= 0 {
-		return nil, fmt.Errorf("the file of environment variables %s is malformed in line %d: it has a null byte", path, 1+bytes.Count(content[:line], []byte("\n")))
+	if before, _, ok := bytes.Cut(content, []byte{0}); ok {
+		return nil, fmt.Errorf("the file of environment variables %s is malformed in line %d: it has a null byte", path, 1+bytes.Count(before, []byte("\n")))
 	}
 	variables, err := parseEnvironment(content)
 	if err != nil {

@@ -66,7 +66,7 @@ func (b *bench) newPod() *pod {
 	admin, err := kubernetes.NewForConfig(cluster.Config())
 	b.Expect(err).NotTo(HaveOccurred())
 	for _, name := range []string{"controller", "workspace"} {
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		account := &corev1.ServiceAccount{Namespace: "default", Name: name}
 		_, err := admin.CoreV1().ServiceAccounts("default").Create(b.t.Context(), account, metav1.CreateOptions{})
 		b.Expect(err).NotTo(HaveOccurred())
 	}

@@ -11,7 +11,6 @@ import (
 	. "github.com/onsi/gomega"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
@@ -35,7 +34,7 @@ func TestEventWhoseHandlerPanicsIsSkipped(t *testing.T) {
 	go informer.RunWithContext(t.Context())
 	g.Eventually(informer.HasSynced).WithTimeout(time.Minute).Should(BeTrue())
 	for _, name := range []string{"hostile", "harmless"} {
-		source.Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		source.Add(&corev1.ConfigMap{Name: name})
 	}
 	g.Eventually(handled.Load).WithTimeout(time.Minute).Should(BeEquivalentTo(1), "the events that follow are handled")
 }

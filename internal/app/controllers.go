@@ -29,7 +29,6 @@ import (
 	"github.com/stack-controller/stack-controller/internal/approval"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
-	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/program"
@@ -154,16 +153,14 @@ func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder recor
 	shared = &sharedDependencies{
 		recorder: recorder,
 		git: source.NewGit(source.GitOptions{
-			Options: git.Options{
-				KnownHosts:          o.git.knownHosts,
-				Timeout:             o.git.timeout,
-				CheckoutTimeout:     o.git.checkoutTimeout,
-				Limits:              artifactLimits(o.artifacts),
-				AllowLocalAddresses: o.git.allowLocal,
-			},
-			Live:   liveReader(mgr),
-			Jitter: float64(o.jitter.Percentage) / 100,
-			Log:    ctrl.Log.WithName("git"),
+			KnownHosts:          o.git.knownHosts,
+			Timeout:             o.git.timeout,
+			CheckoutTimeout:     o.git.checkoutTimeout,
+			Limits:              artifactLimits(o.artifacts),
+			AllowLocalAddresses: o.git.allowLocal,
+			Live:                liveReader(mgr),
+			Jitter:              float64(o.jitter.Percentage) / 100,
+			Log:                 ctrl.Log.WithName("git"),
 		}),
 		sources:       newSources(mgr, o),
 		recentOutputs: update.NewRecentOutputs(),

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -46,10 +45,10 @@ func TestGuideListsTheActions(t *testing.T) {
 
 func TestEventsNameTheSourceOrTheStackToo(t *testing.T) {
 	owned := metav1.ObjectMeta{Namespace: "prod", Name: "a-1", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "pulumi.com/v1", Kind: "Stack", Name: "a", UID: "u", Controller: ptr.To(true)},
+		{APIVersion: "pulumi.com/v1", Kind: "Stack", Name: "a", UID: "u", Controller: new(true)},
 	}}
 	stack := func(spec pulumiv1.StackSpec) *pulumiv1.Stack {
-		return &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "a"}, Spec: spec}
+		return &pulumiv1.Stack{Namespace: "prod", Name: "a", Spec: spec}
 	}
 	source := pulumiv1.FluxSourceReference{APIVersion: "source.toolkit.fluxcd.io/v1", Kind: "GitRepository", Name: "s"}
 	elsewhere := source

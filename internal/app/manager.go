@@ -16,7 +16,6 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -129,7 +128,7 @@ func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 		Metrics:          metricsserver.Options{BindAddress: o.metricsAddr},
 		PprofBindAddress: o.pprofAddr,
 		Controller: config.Controller{
-			RecoverPanic: ptr.To(true),
+			RecoverPanic: new(true),
 		},
 	}
 }

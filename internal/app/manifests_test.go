@@ -32,10 +32,9 @@ var install = sync.OnceValue(func() error {
 	if err != nil {
 		return fmt.Errorf("create a client: %w", err)
 	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+	namespace := &corev1.Namespace{
 		Name:   "flux-system",
-		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
-	}}
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}
 	if _, err := clientset.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create the namespace: %w", err)
 	}

@@ -12,7 +12,6 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -103,7 +102,7 @@ func ownMetrics(g Gomega) *prometheus.Registry {
 	g.Expect(err).NotTo(HaveOccurred())
 	updates, err := metrics.NewUpdates(registry)
 	g.Expect(err).NotTo(HaveOccurred())
-	updates.Started(&autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{UID: types.UID("a")}})
+	updates.Started(&autov1alpha1.Update{UID: types.UID("a")})
 	_, err = metrics.NewArtifacts(registry)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(metrics.RegisterStoreSize(registry, func() int64 { return 0 })).To(Succeed())

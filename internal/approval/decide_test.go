@@ -17,17 +17,17 @@ var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
 // planned is an Approval of a plan for which its Stack waits.
 func planned() *observation {
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "app-plan", UID: "plan", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+	update := &autov1alpha1.Update{Name: "app-plan", UID: "plan", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}
 	update.Spec.Type, update.Spec.SavePlan = autov1alpha1.UpdateTypePreview, new(true)
 	update.Status.Plan = &autov1alpha1.SavedPlan{Digest: "sha256:plan"}
 	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateUpdatedReason, "done")
 	return &observation{
 		now: now, update: update,
 		approval: &autov1alpha1.Approval{
-			ObjectMeta: metav1.ObjectMeta{Name: "app-x", CreationTimestamp: metav1.NewTime(now)},
-			Spec:       autov1alpha1.ApprovalSpec{Update: "app-plan", Digest: "sha256:plan", Decision: autov1alpha1.ApprovalApprove, By: "alice"},
+			Name: "app-x", CreationTimestamp: metav1.NewTime(now),
+			Spec: autov1alpha1.ApprovalSpec{Update: "app-plan", Digest: "sha256:plan", Decision: autov1alpha1.ApprovalApprove, By: "alice"},
 		},
-		stack: &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Status: pulumiv1.StackStatus{Plan: &pulumiv1.PlanStatus{
+		stack: &pulumiv1.Stack{Name: "app", Status: pulumiv1.StackStatus{Plan: &pulumiv1.PlanStatus{
 			Name: "app-plan", UID: "plan", Digest: "sha256:plan", State: pulumiv1.PlanPending, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)},
 		}}},
 	}

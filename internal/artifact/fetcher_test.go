@@ -48,7 +48,7 @@ func waiterNamed(name string) k8stypes.NamespacedName {
 // ForWaiter matches the event that is sent to the waiter.
 func ForWaiter(waiter k8stypes.NamespacedName) types.GomegaMatcher {
 	return Equal(event.GenericEvent{Object: &metav1.PartialObjectMetadata{
-		ObjectMeta: metav1.ObjectMeta{Namespace: waiter.Namespace, Name: waiter.Name},
+		Namespace: waiter.Namespace, Name: waiter.Name,
 	}})
 }
 

@@ -8,7 +8,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -46,8 +45,8 @@ func TestEventsReachTheReceiverOfAnAlertThroughNotificationController(t *testing
 
 	f := start(t, events.Options{Address: cp.EventsAddr})
 	object := &sourcev1.GitRepository{
-		TypeMeta:   metav1.TypeMeta{APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.GitRepositoryKind},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "program"},
+		APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.GitRepositoryKind,
+		Namespace: "default", Name: "program",
 	}
 	metadata := map[string]string{
 		"source.toolkit.fluxcd.io/revision": "main@sha1:0123",

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -44,9 +45,7 @@ func (p *connectProxy) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	defer response.Body.Close()
-	for name, values := range response.Header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), response.Header)
 	w.WriteHeader(response.StatusCode)
 	copyAll(w, response.Body)
 }

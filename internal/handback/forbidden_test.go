@@ -10,7 +10,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -108,7 +107,7 @@ func TestWhatTheOperatorStartsIsSaid(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.Expect(admin.Create(s.ctx, &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "new"}, Spec: pulumiv1.StackSpec{Stack: "dev"},
+		Namespace: s.namespace, Name: "new", Spec: pulumiv1.StackSpec{Stack: "dev"},
 	})).To(Succeed())
 	s.stack("retrying", nil, func(stack *pulumiv1.Stack) { failed(stack, kinds[0], 1) })
 	s.stack("current", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
@@ -123,18 +122,18 @@ func TestWhatTheOperatorStartsIsSaid(t *testing.T) {
 
 func TestLeftoversAreListedWithTheCommandsThatRemoveThem(t *testing.T) {
 	s := newScene(t)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app", Annotations: map[string]string{
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Annotations: map[string]string{
 		pulumiv1.DeployedStackAnnotation: "dev", "example.com/mine": "stays",
-	}}, Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	}, Spec: pulumiv1.StackSpec{Stack: "dev"}}
 	s.Expect(admin.Create(s.ctx, stack)).To(Succeed())
 	for name, labels := range map[string]map[string]string{
 		"app-workspace-rpc": {autov1alpha1.ComponentLabel: autov1alpha1.ComponentWorkspace}, "of-a-user": nil,
 		"app-1-stack-outputs": {autov1alpha1.ComponentLabel: autov1alpha1.ComponentUpdate},
 	} {
-		s.Expect(admin.Create(s.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: labels}})).To(Succeed())
+		s.Expect(admin.Create(s.ctx, &corev1.Secret{Namespace: s.namespace, Name: name, Labels: labels})).To(Succeed())
 	}
 	var everywhere strings.Builder
-	whole := &handBack{Options: Options{Client: controller, Out: &everywhere, ControllerNamespace: controllerNamespace}}
+	whole := &handBack{Client: controller, Out: &everywhere, ControllerNamespace: controllerNamespace}
 	s.Expect(whole.sayLeftovers(s.ctx)).To(Succeed())
 	s.Expect(everywhere.String()).To(And(
 		ContainSubstring("kubectl annotate stacks.pulumi.com --all --all-namespaces "),
@@ -145,7 +144,7 @@ func TestLeftoversAreListedWithTheCommandsThatRemoveThem(t *testing.T) {
 	s.Expect(out).To(ContainSubstring("# Secret " + s.namespace + "/app-workspace-rpc\n"))
 	s.Expect(strings.Count(out, "# Secret ")).To(Equal(1), out)
 
-	for _, line := range strings.Split(out, "\n") {
+	for line := range strings.SplitSeq(out, "\n") {
 		if command, found := strings.CutPrefix(line, "kubectl "); found {
 			_, err := cluster.Kubectl(s.ctx, strings.Fields(command)...)
 			s.Expect(err).NotTo(HaveOccurred(), line)
@@ -169,7 +168,7 @@ func TestEverythingThatIsInstalledIsRemoved(t *testing.T) {
 		for _, file := range files {
 			content, err := os.ReadFile(file)
 			g.Expect(err).NotTo(HaveOccurred())
-			for _, document := range strings.Split(string(content), "\n---\n") {
+			for document := range strings.SplitSeq(string(content), "\n---\n") {
 				object := &unstructured.Unstructured{}
 				g.Expect(yaml.Unmarshal([]byte(document), &object.Object)).To(Succeed())
 				kind := strings.ToLower(object.GetKind())

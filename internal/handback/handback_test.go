@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -23,7 +22,7 @@ func TestObjectThatChangedMeanwhileIsReadAgain(t *testing.T) {
 	stack := s.stack("app", nil, func(stack *pulumiv1.Stack) { failed(stack, kinds[0], 1) })
 	stale := stack.DeepCopy()
 	s.write(stack, func() { stack.Status.LastUpdate.Message = "later" })
-	h, calls := &handBack{Options: Options{Client: controller}}, 0
+	h, calls := &handBack{Client: controller}, 0
 	s.Expect(h.doLatest(s.ctx, stale, func(ctx context.Context, object client.Object) error {
 		calls++
 		return h.replaceStatus(ctx, object, object.(*pulumiv1.Stack).Status)
@@ -37,7 +36,7 @@ func TestObjectsOfEveryPageAreHandedBack(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	for i := range pageSize + 1 {
-		program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: fmt.Sprintf("program-%d", i)}}
+		program := &pulumiv1.Program{Namespace: s.namespace, Name: fmt.Sprintf("program-%d", i)}
 		s.Expect(admin.Create(s.ctx, program)).To(Succeed())
 		s.write(program, func() { conditions.MarkTrue(program, meta.ReadyCondition, meta.SucceededReason, "can be run") })
 	}

@@ -34,11 +34,9 @@ func (s *scene) update(stack *pulumiv1.Stack, name string) *autov1alpha1.Update 
 	s.t.Helper()
 	yes := true
 	update := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.namespace, Name: name, Finalizers: []string{pulumiv1.Finalizer},
-			OwnerReferences: []metav1.OwnerReference{
-				{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID, BlockOwnerDeletion: &yes},
-			},
+		Namespace: s.namespace, Name: name, Finalizers: []string{pulumiv1.Finalizer},
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID, BlockOwnerDeletion: &yes},
 		},
 		Spec: autov1alpha1.UpdateSpec{WorkspaceName: stack.Name, StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
 	}
@@ -72,7 +70,7 @@ func (s *scene) start(update *autov1alpha1.Update) {
 // workspace creates a Workspace with a StatefulSet, a Service and a pod, for the Stack or, when that is nil, for a user.
 func (s *scene) workspace(stack *pulumiv1.Stack, name string) *autov1alpha1.Workspace {
 	s.t.Helper()
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
+	workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: name}
 	owner := "kubectl"
 	if stack != nil {
 		owner = string(patch.FieldOwner)
@@ -90,14 +88,14 @@ func (s *scene) workspace(stack *pulumiv1.Stack, name string) *autov1alpha1.Work
 		object.SetLabels(maps.Clone(labels))
 		object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind))})
 	}
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: name + "-workspace"}, Spec: appsv1.StatefulSetSpec{
+	set := &appsv1.StatefulSet{Name: name + "-workspace", Spec: appsv1.StatefulSetSpec{
 		ServiceName: name + "-workspace", Selector: &metav1.LabelSelector{MatchLabels: labels},
 		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 			InitContainers: []corev1.Container{{Name: "bootstrap", Image: "agent:v1"}}, Containers: []corev1.Container{{Name: "pulumi", Image: "pulumi:v1"}},
 		}},
 	}}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name + "-workspace"}, Spec: corev1.ServiceSpec{
+	service := &corev1.Service{Name: name + "-workspace", Spec: corev1.ServiceSpec{
 		ClusterIP: corev1.ClusterIPNone, Selector: labels, Ports: []corev1.ServicePort{{Name: "grpc", Port: 50051}},
 	}}
 	for i, object := range []client.Object{set, service} {
@@ -105,10 +103,9 @@ func (s *scene) workspace(stack *pulumiv1.Stack, name string) *autov1alpha1.Work
 		s.Expect(s.apply(objectKinds[i], object, string(patch.FieldOwner), client.ForceOwnership)).To(Succeed())
 	}
 	s.read(set)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+	pod := &corev1.Pod{
 		Namespace: s.namespace, Name: name + "-workspace-0", Labels: labels, Finalizers: []string{"test/kubelet"},
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, objectKinds[0])},
-	}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "pulumi", Image: "pulumi:v1"}}}}
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, objectKinds[0])}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "pulumi", Image: "pulumi:v1"}}}}
 	s.Eventually(func() error { return admin.Create(s.ctx, pod) }).Should(Succeed())
 	return workspace
 }
@@ -165,9 +162,9 @@ func TestNothingIsLeftOfTheWorkspacesOfStacks(t *testing.T) {
 	s.Expect(out).To(ContainSubstring("Stack %s/app: handed back", s.namespace))
 	for _, object := range []client.Object{
 		workspace,
-		&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace"}},
-		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace"}},
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace-0"}},
+		&appsv1.StatefulSet{Namespace: s.namespace, Name: "app-workspace"},
+		&corev1.Service{Namespace: s.namespace, Name: "app-workspace"},
+		&corev1.Pod{Namespace: s.namespace, Name: "app-workspace-0"},
 	} {
 		s.Expect(apierrors.IsNotFound(admin.Get(s.ctx, client.ObjectKeyFromObject(object), object))).To(BeTrue(), "%T", object)
 	}
@@ -181,9 +178,8 @@ func TestWorkspaceThatNobodyHasReconciledYetGoesToo(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	stack := s.stack("app", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{
-		Namespace: s.namespace, Name: "app", Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentStack},
-	}}
+	workspace := &autov1alpha1.Workspace{
+		Namespace: s.namespace, Name: "app", Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentStack}}
 	s.Expect(admin.Create(s.ctx, workspace, patch.FieldOwner)).To(Succeed())
 	out, err := s.run()
 	s.Expect(err).NotTo(HaveOccurred(), out)
@@ -197,14 +193,14 @@ func TestWorkspaceOfAUserBecomesTheOperators(t *testing.T) {
 	s := newScene(t)
 	workspace := s.workspace(nil, "mine")
 	waiting := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "mine", Finalizers: []string{pulumiv1.Finalizer}},
-		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: "mine", StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
+		Namespace: s.namespace, Name: "mine", Finalizers: []string{pulumiv1.Finalizer},
+		Spec: autov1alpha1.UpdateSpec{WorkspaceName: "mine", StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
 	}
 	s.Expect(admin.Create(s.ctx, waiting, client.FieldOwner("kubectl"))).To(Succeed())
 	s.write(waiting, func() { conditions.MarkFalse(waiting, autov1alpha1.UpdateProgressing, "WorkspaceNotReady", "not yet") })
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "mine-workspace"}}
+	set := &appsv1.StatefulSet{Namespace: s.namespace, Name: "mine-workspace"}
 	s.read(set)
-	wanted := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: set.Name, OwnerReferences: set.OwnerReferences}, Spec: appsv1.StatefulSetSpec{
+	wanted := &appsv1.StatefulSet{Namespace: s.namespace, Name: set.Name, OwnerReferences: set.OwnerReferences, Spec: appsv1.StatefulSetSpec{
 		ServiceName: set.Name, Selector: set.Spec.Selector,
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: set.Spec.Selector.MatchLabels}, Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "pulumi", Image: "pulumi:latest"}},
@@ -239,7 +235,7 @@ func TestUpdatesWithPreviewOnlyOrAPlanAreDeleted(t *testing.T) {
 		"run":  {Type: autov1alpha1.UpdateTypeDestroy, Plan: &autov1alpha1.PlanReference{Name: "plan", Digest: "sha256:" + strings.Repeat("0", 64)}},
 	} {
 		spec.WorkspaceName, spec.StackName = "mine", "dev"
-		update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: spec}
+		update := &autov1alpha1.Update{Namespace: s.namespace, Name: name, Spec: spec}
 		s.Expect(admin.Create(s.ctx, update, client.FieldOwner("kubectl"))).To(Succeed())
 	}
 	out, err := s.run()
@@ -274,7 +270,7 @@ func TestUpdateThatWasNotStartedGoes(t *testing.T) {
 func TestProgramIsHandedBackWithoutItsArtifact(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}}
+	program := &pulumiv1.Program{Namespace: s.namespace, Name: "app"}
 	s.Expect(admin.Create(s.ctx, program, client.FieldOwner("kubectl"))).To(Succeed())
 	s.Expect(s.operator.SaveProgram(s.ctx, program)).To(Succeed())
 	s.write(program, func() {
@@ -311,8 +307,8 @@ func TestNothingIsChangedWhileTheControllerRuns(t *testing.T) {
 	s.stack("app", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
 	holder, seconds, now := "stack-controller-0", int32(35), metav1.NowMicro()
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: shard.Lease("sharding.fluxcd.io/key=shard1")},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &now},
+		Namespace: s.namespace, Name: shard.Lease("sharding.fluxcd.io/key=shard1"),
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &now},
 	}
 	s.Expect(admin.Create(s.ctx, lease)).To(Succeed())
 	here := func(o *Options) { o.Client, o.ControllerNamespace = admin, s.namespace }

@@ -277,7 +277,7 @@ func TestWhatTheOperatorWillDoDifferentlyIsSaid(t *testing.T) {
 		spec.FluxSource.SourceRef.Namespace = "elsewhere"
 		spec.DependsOn = []meta.DependencyReference{{Name: "network"}}
 	}, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[1]) })
-	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}}
+	program := &pulumiv1.Program{Namespace: s.namespace, Name: "app"}
 	s.Expect(yaml.Unmarshal([]byte("program: {resources: {a: {type: a:b:C, options: {retainOnDelete: true}}}}"), program)).To(Succeed())
 	s.Expect(admin.Create(s.ctx, program)).To(Succeed())
 	s.write(program, func() { conditions.MarkTrue(program, meta.ReadyCondition, meta.SucceededReason, "can be run") })

@@ -66,7 +66,7 @@ func newClient(config *rest.Config) (client.Client, error) {
 
 func createAccount(ctx context.Context) (client.Client, error) {
 	const name = "stack-controller"
-	if err := admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: controllerNamespace}}); err != nil {
+	if err := admin.Create(ctx, &corev1.Namespace{Name: controllerNamespace}); err != nil {
 		return nil, err
 	}
 	for _, file := range []string{"role.yaml", "leader_election_role.yaml"} {
@@ -83,7 +83,7 @@ func createAccount(ctx context.Context) (client.Client, error) {
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: meta.Namespace, Name: meta.Name}}
 	for _, object := range []client.Object{
 		&corev1.ServiceAccount{ObjectMeta: meta},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: subjects,
+		&rbacv1.ClusterRoleBinding{Name: name, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}},
 		&rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name + "-leader-election"}},
@@ -113,7 +113,7 @@ func newScene(t *testing.T) *scene {
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
 	g.SetDefaultEventuallyPollingInterval(pollInterval)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "back-"}}
+	namespace := &corev1.Namespace{GenerateName: "back-"}
 	g.Expect(admin.Create(t.Context(), namespace)).To(Succeed())
 	return &scene{WithT: g, t: t, ctx: t.Context(), namespace: namespace.Name, operator: operator.Operator{Client: admin}}
 }
@@ -153,8 +153,8 @@ func accept(objects ...string) func(*Options) {
 func (s *scene) stack(name string, source func(*pulumiv1.StackSpec), status func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
 	stack := &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Finalizers: []string{pulumiv1.Finalizer}},
-		Spec:       pulumiv1.StackSpec{Stack: "dev", Backend: "s3://state.example.com"},
+		Namespace: s.namespace, Name: name, Finalizers: []string{pulumiv1.Finalizer},
+		Spec: pulumiv1.StackSpec{Stack: "dev", Backend: "s3://state.example.com"},
 	}
 	if source != nil {
 		source(&stack.Spec)

@@ -40,10 +40,8 @@ func largeText() string { return strings.Repeat("x", 1<<20) }
 
 func namedStack() *pulumiv1.Stack {
 	return &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "app", Namespace: "team", UID: "1", ResourceVersion: "7", Generation: 3,
-			Finalizers: []string{pulumiv1.Finalizer}, Labels: map[string]string{"shard": "a"},
-		},
+		Name: "app", Namespace: "team", UID: "1", ResourceVersion: "7", Generation: 3,
+		Finalizers: []string{pulumiv1.Finalizer}, Labels: map[string]string{"shard": "a"},
 		Spec: pulumiv1.StackSpec{
 			Stack:      "dev",
 			FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: "GitRepository", Name: "app"}},
@@ -124,7 +122,7 @@ func TestObjectsOfEveryShapeAreShortened(t *testing.T) {
 				Env:       []corev1.EnvVar{{Name: "A", Value: strings.Repeat("v", random.IntN(100_000))}},
 			})
 		}
-		workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "w", CreationTimestamp: metav1.Now()}}
+		workspace := &autov1alpha1.Workspace{Name: "w", CreationTimestamp: metav1.Now()}
 		workspace.Spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: pod}
 		g.Expect(sizeInJSON(g, transformed(g, workspace))).To(BeNumerically("<=", MaxSize))
 	}
@@ -133,7 +131,7 @@ func TestObjectsOfEveryShapeAreShortened(t *testing.T) {
 // tolerating returns a Stack with the given number of items, each of which is three bytes of JSON.
 func tolerating(items int) *pulumiv1.Stack {
 	stack := namedStack()
-	pod := &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, items)}}
+	pod := &autov1alpha1.EmbeddedPodSpec{Tolerations: make([]corev1.Toleration, items)}
 	stack.Spec.WorkspaceTemplate = &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{
 		PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: pod}}}
 	return stack

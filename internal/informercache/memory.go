@@ -51,8 +51,8 @@ func count(value reflect.Value, left *int) {
 		case instant:
 			return
 		}
-		for i := range value.NumField() {
-			count(value.Field(i), left)
+		for _, field := range value.Fields() {
+			count(field, left)
 		}
 	case reflect.Slice:
 		*left -= value.Len() * int(value.Type().Elem().Size())

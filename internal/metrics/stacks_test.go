@@ -17,7 +17,7 @@ import (
 )
 
 func stackNamed(name string) *pulumiv1.Stack {
-	return &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, CreationTimestamp: metav1.Unix(1700000000, 0)}}
+	return &pulumiv1.Stack{Namespace: "prod", Name: name, CreationTimestamp: metav1.Unix(1700000000, 0)}
 }
 
 // expectSeries compares all series about Stacks with want, which is in the exposition format without comments.

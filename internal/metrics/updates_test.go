@@ -53,8 +53,8 @@ func newUpdates(t *testing.T) (*WithT, *prometheus.Registry, *metrics.Updates) {
 
 func updateNamed(name string, kind autov1alpha1.UpdateType) *autov1alpha1.Update {
 	return &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: types.UID(name)},
-		Spec:       autov1alpha1.UpdateSpec{Type: kind},
+		Namespace: "prod", Name: name, UID: types.UID(name),
+		Spec: autov1alpha1.UpdateSpec{Type: kind},
 	}
 }
 

@@ -59,7 +59,7 @@ func (n *Notifier) Deliver(ctx context.Context) {
 		case <-n.wake:
 		}
 		for key := range n.Take() {
-			object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+			object := &metav1.PartialObjectMetadata{Namespace: key.Namespace, Name: key.Name}
 			select {
 			case <-ctx.Done():
 				return

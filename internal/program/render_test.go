@@ -14,14 +14,13 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/opencontainers/go-digest"
 	"gopkg.in/yaml.v3"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
 // programOf returns a Program with the JSON of a program, as a client decodes it.
 func programOf(g Gomega, name, body string) *pulumiv1.Program {
-	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	program := &pulumiv1.Program{Namespace: "default", Name: name}
 	g.Expect(json.Unmarshal([]byte(body), &program.Program)).To(Succeed())
 	return program
 }
@@ -115,7 +114,7 @@ func TestOnlyTheContentDecidesTheTarball(t *testing.T) {
 
 func TestProgramMadeInGoIsRendered(t *testing.T) {
 	g := NewWithT(t)
-	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Name: "made"}}
+	program := &pulumiv1.Program{Name: "made"}
 	program.Program.Resources = map[string]pulumiv1.Resource{"a": {Type: "test:index:Sleep"}}
 	tarball, err := Render(program)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -170,13 +169,12 @@ func FuzzRender(f *testing.F) {
 		if json.Unmarshal([]byte(value), &want) != nil {
 			t.Skip()
 		}
-		program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Name: "fuzz"}}
+		program := &pulumiv1.Program{Name: "fuzz"}
 		if program.Program.UnmarshalJSON([]byte(`{"variables": {"v": `+value+`}}`)) != nil {
 			t.Skip()
 		}
 		tarball, err := Render(program)
-		var invalid *InvalidError
-		if errors.As(err, &invalid) {
+		if _, ok := errors.AsType[*InvalidError](err); ok {
 			t.Skip()
 		}
 		g.Expect(err).NotTo(HaveOccurred())

@@ -9,10 +9,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/opencontainers/go-digest"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -22,8 +20,8 @@ import (
 
 func stackOf(namespace, program string) *pulumiv1.Stack {
 	return &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stack"},
-		Spec:       pulumiv1.StackSpec{ProgramRef: &pulumiv1.ProgramReference{Name: program}},
+		Namespace: namespace, Name: "stack",
+		Spec: pulumiv1.StackSpec{ProgramRef: &pulumiv1.ProgramReference{Name: program}},
 	}
 }
 
@@ -116,7 +114,7 @@ func TestStacksAreWokenWhenAProgramOffersSomethingElse(t *testing.T) {
 	defer queue.ShutDown()
 	s.startController(nil, func(mgr ctrl.Manager) {
 		watch := s.programs.Watch(mgr.GetCache(), func(_ context.Context, key string) []reconcile.Request {
-			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: key}}}
+			return []reconcile.Request{{Name: key}}
 		})
 		s.Expect(watch.Start(t.Context(), queue)).To(Succeed())
 	})

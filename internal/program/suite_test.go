@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
@@ -101,7 +100,7 @@ func newStage(t *testing.T) *stage {
 	var err error
 	s.client, err = client.NewWithWatch(cluster.Config(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "program-"}}
+	namespace := &corev1.Namespace{GenerateName: "program-"}
 	g.Expect(s.client.Create(t.Context(), namespace)).To(Succeed())
 	s.namespace = namespace.Name
 	return s

@@ -19,7 +19,7 @@ import (
 )
 
 func TestReadyExprWorksWithTextsAndLists(t *testing.T) {
-	dep := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "dep", Labels: map[string]string{"zones": "a,b,c"}}}
+	dep := &pulumiv1.Stack{Name: "dep", Labels: map[string]string{"zones": "a,b,c"}}
 	dep.Status.Outputs = map[string]apiextensionsv1.JSON{"ports": {Raw: []byte(`[80, 443]`)}, "net": {Raw: []byte(`{"cidr": "10.0.0.0/8", "ipv6": false}`)}}
 	for _, expression := range []string{
 		"dep.metadata.name.replace('d', 'k') == 'kep'", "'aaa'.replace('a', 'b', 2) == 'bba'", "dep.metadata.labels.zones.split(',').join('-') == 'a-b-c'",
@@ -114,13 +114,13 @@ func largestStacks() (texts, entries [2]*pulumiv1.Stack) {
 		return apiextensionsv1.JSON{Raw: encoded}
 	}
 	for i := range 2 {
-		long := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "long", Labels: map[string]string{"a": strings.Repeat("a", 63)}}}
+		long := &pulumiv1.Stack{Name: "long", Labels: map[string]string{"a": strings.Repeat("a", 63)}}
 		long.Annotations = map[string]string{"a": strings.Repeat("a", 200<<10)}
 		long.Spec.Branch = strings.Repeat("a", 1<<20)
 		long.Status.Outputs = map[string]apiextensionsv1.JSON{"text": raw(strings.Repeat("a", 200<<10)), "list": raw(make([]int, 20<<10))}
 		texts[i] = long
 
-		many := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "many", Labels: map[string]string{"a": "a"}, Annotations: map[string]string{}}}
+		many := &pulumiv1.Stack{Name: "many", Labels: map[string]string{"a": "a"}, Annotations: map[string]string{}}
 		many.Status.Outputs = map[string]apiextensionsv1.JSON{"list": raw(make([]int, 400)), "text": raw("a"), "deep": {Raw: []byte(strings.Repeat("[", 9000) + strings.Repeat("]", 9000))}}
 		for n := range maxExposedEntries - 5 {
 			many.Labels[fmt.Sprint("l", n)] = "a"

@@ -54,8 +54,8 @@ func fill(value reflect.Value, depth int) {
 		fill(element, depth+1)
 		value.SetMapIndex(reflect.ValueOf(canary).Convert(value.Type().Key()), element)
 	case reflect.Struct:
-		for i := range value.NumField() {
-			fill(value.Field(i), depth+1)
+		for _, field := range value.Fields() {
+			fill(field, depth+1)
 		}
 	}
 }
@@ -186,8 +186,8 @@ func TestMessagesOfAReadyExprQuoteNoValue(t *testing.T) {
 
 func TestOwnAnnotationsCanBeReadButNotWhatWasApplied(t *testing.T) {
 	g := NewWithT(t)
-	self := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"app/version": "2", corev1.LastAppliedConfigAnnotation: canary}}}
-	dep := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app/version": "2"}}}
+	self := &pulumiv1.Stack{Annotations: map[string]string{"app/version": "2", corev1.LastAppliedConfigAnnotation: canary}}
+	dep := &pulumiv1.Stack{Labels: map[string]string{"app/version": "2"}}
 	g.Expect(Evaluate(t.Context(), "self.metadata.annotations['app/version'] == dep.metadata.labels['app/version']", self, dep)).To(BeTrue())
 	g.Expect(Evaluate(t.Context(), "self.metadata.annotations.size() == 1", self, dep)).To(BeTrue())
 	g.Expect(self.Annotations).To(HaveLen(2), "the Stack itself stays as it is")
@@ -196,7 +196,7 @@ func TestOwnAnnotationsCanBeReadButNotWhatWasApplied(t *testing.T) {
 func TestReadyExprOfFluxWorks(t *testing.T) {
 	g := NewWithT(t)
 	stack := func(version string, ready metav1.ConditionStatus) *pulumiv1.Stack {
-		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Generation: 3, Labels: map[string]string{"app/version": version}}}
+		stack := &pulumiv1.Stack{Generation: 3, Labels: map[string]string{"app/version": version}}
 		stack.Status.ObservedGeneration = 3
 		stack.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: ready, ObservedGeneration: 3}}
 		return stack

@@ -137,8 +137,8 @@ func VersionOf(kind Kind, object metav1.Object) Version {
 		fmt.Fprintf(hash, "%d:%s", len(part), part)
 	}
 	return Version{
-		Key: Key{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()},
-		ID:  hex.EncodeToString(hash.Sum(nil))[:versionLength],
+		Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName(),
+		ID: hex.EncodeToString(hash.Sum(nil))[:versionLength],
 	}
 }
 

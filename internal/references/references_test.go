@@ -68,17 +68,16 @@ func TestEveryFieldThatTakesAValueFromAnObjectIsAReference(t *testing.T) {
 			spec: pulumiv1.StackSpec{WorkspaceTemplate: templateOf(configOf("dev", autov1alpha1.ConfigValueFrom{ConfigMapKeyRef: &autov1alpha1.KeyReference{Name: "a"}}))},
 			want: []Key{configMap("a")}},
 		{name: "volumes, which the kubelet refreshes, and image pull secrets are none", spec: pulumiv1.StackSpec{WorkspaceTemplate: templateOf(autov1alpha1.WorkspaceSpec{
-			PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
-				Volumes:          []corev1.Volume{{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "a"}}}},
-				ImagePullSecrets: []corev1.LocalObjectReference{named("b")},
-			}}},
+			PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
+				Volumes:          []corev1.Volume{{Secret: &corev1.SecretVolumeSource{SecretName: "a"}}},
+				ImagePullSecrets: []corev1.LocalObjectReference{named("b")}}},
 		})}},
 		{name: "credentials of git are none", spec: pulumiv1.StackSpec{GitSource: pulumiv1.GitSource{GitAuthSecret: "a",
 			GitAuth: &pulumiv1.GitAuthConfig{SSHAuth: &pulumiv1.SSHAuth{SSHPrivateKey: secretRef("b", "")}}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "app"}, Spec: test.spec}
+			stack := &pulumiv1.Stack{Namespace: namespace, Name: "app", Spec: test.spec}
 			g.Expect(OfStack(stack)).To(Equal(test.want))
 		})
 	}
@@ -87,8 +86,8 @@ func TestEveryFieldThatTakesAValueFromAnObjectIsAReference(t *testing.T) {
 func TestOnlyTheStackOfTheOperationHasConfiguration(t *testing.T) {
 	g := NewWithT(t)
 	workspace := &autov1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
-		Spec:       configOf("dev", autov1alpha1.ConfigValueFrom{SecretKeyRef: &autov1alpha1.KeyReference{Name: "a"}}),
+		Namespace: namespace,
+		Spec:      configOf("dev", autov1alpha1.ConfigValueFrom{SecretKeyRef: &autov1alpha1.KeyReference{Name: "a"}}),
 	}
 	g.Expect(OfWorkspace(workspace, "dev")).To(Equal([]Key{secret("a")}))
 	g.Expect(OfWorkspace(workspace, "prod")).To(BeEmpty())

@@ -182,9 +182,8 @@ func keepVersion(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	return &metav1.PartialObjectMetadata{TypeMeta: full.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-		Namespace: full.Namespace, Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion,
-	}}, nil
+	return &metav1.PartialObjectMetadata{TypeMeta: full.TypeMeta,
+		Namespace: full.Namespace, Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion}, nil
 }
 
 // errorHandler logs what to do when the controller may not watch, and leaves all other errors to the default handler.

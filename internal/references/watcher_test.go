@@ -84,7 +84,7 @@ func TestWatcherOnARealAPIServer(t *testing.T) {
 	}
 	label := map[string]string{"watch": "me"}
 	for _, in := range []string{namespace, "other"} {
-		create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: in}})
+		create(&corev1.Namespace{Name: in})
 		create(&corev1.Secret{ObjectMeta: selected(in, "a", label), StringData: map[string]string{"k": "value"}})
 		create(&corev1.Secret{ObjectMeta: selected(in, "unlabelled", nil)})
 		create(&corev1.ConfigMap{ObjectMeta: selected(in, "a", label)})
@@ -121,7 +121,7 @@ func TestWatcherOnARealAPIServer(t *testing.T) {
 	t.Run("without the right to watch it watches nothing and says so, until it gets it", func(t *testing.T) {
 		g := NewWithT(t)
 		const account = "watcher"
-		create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}})
+		create(&corev1.ServiceAccount{Namespace: namespace, Name: account})
 		config, err := cluster.ServiceAccountConfig(t.Context(), namespace, account)
 		g.Expect(err).NotTo(HaveOccurred())
 		w, told, logged := watch(t, g, config, "other")
@@ -129,13 +129,13 @@ func TestWatcherOnARealAPIServer(t *testing.T) {
 		key := Key{Kind: Secret, Namespace: "other", Name: "a"}
 		g.Expect(w.Versions(t.Context(), []Key{key})).To(BeEmpty())
 
-		create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: account}, Rules: []rbacv1.PolicyRule{
+		create(&rbacv1.ClusterRole{Name: account, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"secrets", "configmaps"}, Verbs: []string{"list", "watch"}},
 		}})
 		create(&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: account},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: account},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+			Name:     account,
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: account},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
 		})
 		g.Eventually(told.read).WithTimeout(2 * patience).Should(ConsistOf("Secret/other/a", "ConfigMap/other/a"))
 		g.Expect(w.Versions(t.Context(), []Key{key})).To(HaveLen(1))

@@ -24,14 +24,14 @@ func TestHoldersAreTheControllersOfAllShardsThatRun(t *testing.T) {
 	now := time.Date(2026, 11, 24, 4, 0, 0, 0, time.UTC)
 	held := func(name, holder string, ago time.Duration) coordinationv1.Lease {
 		return coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: name},
+			Namespace: "flux-system", Name: name,
 			Spec: coordinationv1.LeaseSpec{
 				HolderIdentity: &holder, LeaseDurationSeconds: ptr.To[int32](35), RenewTime: &metav1.MicroTime{Time: now.Add(-ago)},
 			},
 		}
 	}
 	plain, one := shard.Lease(""), shard.Lease("sharding.fluxcd.io/key=shard1")
-	never := coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: plain}}
+	never := coordinationv1.Lease{Name: plain}
 	for name, test := range map[string]struct {
 		leases []coordinationv1.Lease
 		want   []string

@@ -18,7 +18,7 @@ import (
 
 // fluxStack is a Stack whose source is of the kind.
 func fluxStack(apiVersion, kind string) *pulumiv1.Stack {
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app"}}
+	stack := &pulumiv1.Stack{Namespace: "team", Name: "app"}
 	stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{APIVersion: apiVersion, Kind: kind, Name: "x"}}
 	return stack
 }
@@ -116,10 +116,9 @@ func TestCacheHoldsNothingOfASourceButWhatIsReadOfIt(t *testing.T) {
 	g.Expect(withoutArtifact(stripped(failing), true)).To(Equal(withoutArtifact(failing, true)))
 
 	// Objects of other kinds lose only the managed fields and the last-applied annotation of kubectl.
-	typed := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+	typed := &corev1.Service{
 		Name: "x", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
-		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: canary, "a": "b"},
-	}}
+		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: canary, "a": "b"}}
 	_, err = CacheTransform(typed)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(typed.Name).To(Equal("x"))

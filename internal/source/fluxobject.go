@@ -16,7 +16,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
 )
 
 // These keys in the metadata of an OCI artifact name the commit and the repository that it was made from.
@@ -61,14 +60,12 @@ func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
 	}
 	key := keyOfObject(object)
 	return &Artifact{
-		Reference: artifact.Reference{
-			URL:       published.URL,
-			Source:    key.String(),
-			Namespace: key.Namespace,
-			Digest:    published.Digest,
-			Revision:  published.Revision,
-			Size:      published.Size,
-		},
+		URL:       published.URL,
+		Source:    key.String(),
+		Namespace: key.Namespace,
+		Digest:    published.Digest,
+		Revision:  published.Revision,
+		Size:      published.Size,
 		Origin: autov1alpha1.UpdateSource{
 			SourceRef: &meta.NamespacedObjectKindReference{
 				APIVersion: object.GetAPIVersion(), Kind: key.Kind, Name: key.Name, Namespace: key.Namespace,

@@ -44,7 +44,7 @@ func TestLongFieldsOfAGitSourceAreRefused(t *testing.T) {
 		"URL":         {URL: "https://git.example/" + long(5000), Ref: "main"},
 		"ref":         branch(long(2000)),
 		"Secret":      {URL: testURL, Ref: "main", Auth: &autov1alpha1.GitAuth{SecretRef: &meta.LocalObjectReference{Name: long(10_000)}}},
-		"key":         {URL: testURL, Ref: "main", Auth: &autov1alpha1.GitAuth{Token: &corev1.SecretKeySelector{Key: long(10_000), LocalObjectReference: corev1.LocalObjectReference{Name: "git"}}}},
+		"key":         {URL: testURL, Ref: "main", Auth: &autov1alpha1.GitAuth{Token: &corev1.SecretKeySelector{Key: long(10_000), Name: "git"}}},
 		"known hosts": {URL: testURL, Ref: "main", Auth: &autov1alpha1.GitAuth{KnownHostsRef: &autov1alpha1.KnownHostsReference{Name: long(10_000)}}},
 	} {
 		t.Run(what, func(t *testing.T) {

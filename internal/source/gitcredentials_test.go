@@ -9,7 +9,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -24,7 +23,7 @@ import (
 
 // selectorOf selects the key of the Secret "git".
 func selectorOf(key string) *corev1.SecretKeySelector {
-	return &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "git"}, Key: key}
+	return &corev1.SecretKeySelector{Name: "git", Key: key}
 }
 
 func optional(selector *corev1.SecretKeySelector) *corev1.SecretKeySelector {
@@ -43,7 +42,7 @@ func readAuth(t *testing.T, url string, auth *autov1alpha1.GitAuth, data map[str
 		secretOf("git", data),
 		secretOf("tls", map[string]string{"ca.crt": "CA", "tls.crt": "CERT", "tls.key": "KEY"}),
 		secretOf("proxy", map[string]string{"address": "http://proxy:3128\n", "username": "pu", "password": "pp"}),
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "hosts"},
+		&corev1.ConfigMap{Namespace: "team", Name: "hosts",
 			Data: map[string]string{"known_hosts": "from configmap", "more": "under another key"}},
 	).Build()
 	return readRemote(t.Context(), live, repositoryOf("team", &autov1alpha1.GitSource{URL: url, Auth: auth}))

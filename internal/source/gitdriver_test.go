@@ -10,7 +10,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -162,7 +161,7 @@ func gitError(kind git.Kind) *git.Error {
 }
 
 func secretOf(name string, data map[string]string) *corev1.Secret {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}, Data: map[string][]byte{}}
+	secret := &corev1.Secret{Namespace: "team", Name: name, Data: map[string][]byte{}}
 	for key, value := range data {
 		secret.Data[key] = []byte(value)
 	}

@@ -130,8 +130,8 @@ func missingReference(format string, args ...any) *gitFailure {
 
 func newFailure(reason string, class failureClass, format string, args ...any) *gitFailure {
 	return &gitFailure{
-		Problem: Problem{Reason: reason, Message: fmt.Sprintf(format, args...), Watched: true},
-		class:   class,
-		kind:    artifact.Unavailable,
+		Reason: reason, Message: fmt.Sprintf(format, args...), Watched: true,
+		class: class,
+		kind:  artifact.Unavailable,
 	}
 }

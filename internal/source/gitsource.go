@@ -157,7 +157,7 @@ func (s *GitSubscriber) Subscribe(query GitQuery) (*Artifact, error) {
 	commit := query.Source.DeepCopy()
 	commit.Ref, commit.Dir = found.revision.SHA, ""
 	return &Artifact{
-		Reference: artifact.Reference{Namespace: query.Waiter.Namespace, Revision: found.revision.String(), Maker: &gitCommit{s.git, query.Waiter.Namespace, repo, found.revision.SHA}},
+		Namespace: query.Waiter.Namespace, Revision: found.revision.String(), Maker: &gitCommit{s.git, query.Waiter.Namespace, repo, found.revision.SHA},
 		Published: found.since,
 		Origin:    autov1alpha1.UpdateSource{Git: commit, Commit: s.git.describe(repo, found.revision)},
 		Verification: Verification{Impossible: true,

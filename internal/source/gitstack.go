@@ -102,8 +102,8 @@ func (r *secretRefs) selector(field string, ref *pulumiv1.ResourceRef) *corev1.S
 		r.refuse("spec.gitAuth.%s.secret is in namespace %q: a Secret has to be in the namespace of the Stack", field, secret.Namespace)
 	default:
 		return &corev1.SecretKeySelector{
-			LocalObjectReference: corev1.LocalObjectReference{Name: secret.Name},
-			Key:                  secret.Key,
+			Name: secret.Name,
+			Key:  secret.Key,
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -20,8 +19,8 @@ func literal(value string) *pulumiv1.ResourceRef {
 
 func gitStack(spec pulumiv1.GitSource) *pulumiv1.Stack {
 	return &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app"},
-		Spec:       pulumiv1.StackSpec{GitSource: spec},
+		Namespace: "team", Name: "app",
+		Spec: pulumiv1.StackSpec{GitSource: spec},
 	}
 }
 

@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 )
@@ -43,7 +41,7 @@ func TestSourceIsBelievedForItsOwnArtifactsOnly(t *testing.T) {
 		"what is no URL is refused later on": {kind: "GitRepository", url: "%"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			key := fluxKey{GroupKind: schema.GroupKind{Group: flux, Kind: test.kind}, NamespacedName: types.NamespacedName{Namespace: "team", Name: "app"}}
+			key := fluxKey{Group: flux, Kind: test.kind, Namespace: "team", Name: "app"}
 			err := checkLocation(key, test.url)
 			if test.refused {
 				NewWithT(t).Expect(err).To(MatchError(ContainSubstring("is not where its artifacts are published")))

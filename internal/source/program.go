@@ -117,8 +117,8 @@ func (p *Programs) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool
 		return nil, programNotReady("Program %s is not ready: %s", key, conditions.GetMessage(found, meta.ReadyCondition))
 	}
 	return &Artifact{
-		Reference: artifact.Reference{Namespace: key.Namespace, URL: published.URL, Digest: published.Digest, Revision: published.Revision, Size: published.Size,
-			Maker: &programMaker{p.Live, key, published.Digest}},
+		Namespace: key.Namespace, URL: published.URL, Digest: published.Digest, Revision: published.Revision, Size: published.Size,
+		Maker:     &programMaker{p.Live, key, published.Digest},
 		Published: published.LastUpdateTime.Time,
 		Origin:    autov1alpha1.UpdateSource{Program: &autov1alpha1.ProgramSource{Name: key.Name}},
 		Verification: Verification{Impossible: true,

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -214,13 +213,13 @@ func TestSourcesWithoutVerificationAreRefusedForGood(t *testing.T) {
 func readyProgram(t *testing.T) *Artifact {
 	t.Helper()
 	g := NewWithT(t)
-	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app"}}
+	program := &pulumiv1.Program{Namespace: "team", Name: "app"}
 	program.Status.Artifact = &meta.Artifact{Digest: "sha256:a"}
 	conditions.MarkTrue(program, meta.ReadyCondition, meta.SucceededReason, "ready")
 	scheme := runtime.NewScheme()
 	g.Expect(pulumiv1.AddToScheme(scheme)).To(Succeed())
 	programs := &Programs{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(program).WithStatusSubresource().Build()}
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, Spec: pulumiv1.StackSpec{ProgramRef: &pulumiv1.ProgramReference{Name: "app"}}}
+	stack := &pulumiv1.Stack{Namespace: "team", Spec: pulumiv1.StackSpec{ProgramRef: &pulumiv1.ProgramReference{Name: "app"}}}
 	found, err := programs.Resolve(t.Context(), stack, false)
 	g.Expect(err).NotTo(HaveOccurred())
 	return found
@@ -246,7 +245,7 @@ func TestOnlyTheSourceOfAStackIsItsOwn(t *testing.T) {
 	program := func(name, dir string) *autov1alpha1.UpdateSource {
 		return &autov1alpha1.UpdateSource{Digest: "sha256:x", Dir: dir, Program: &autov1alpha1.ProgramSource{Name: name}}
 	}
-	fluxStack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "app"}}
+	fluxStack := &pulumiv1.Stack{Namespace: "bank", Name: "app"}
 	fluxStack.Spec.FluxSource = &pulumiv1.FluxSource{Dir: "infra"}
 	fluxStack.Spec.FluxSource.SourceRef.Kind, fluxStack.Spec.FluxSource.SourceRef.Name = "GitRepository", "app"
 	gitStack := fluxStack.DeepCopy()

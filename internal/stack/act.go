@@ -96,7 +96,7 @@ func retry(o *observation, d decision) {
 func (r *Reconciler) requestDependency(ctx context.Context, o *observation, d decision) (outcome, error) {
 	change := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`,
 		o.stale.version, pulumiv1.ReconcileRequestAnnotation, o.stale.request)
-	required := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: o.stale.name.Namespace, Name: o.stale.name.Name}}
+	required := &pulumiv1.Stack{Namespace: o.stale.name.Namespace, Name: o.stale.name.Name}
 	err := r.Patch(ctx, required, client.RawPatch(types.MergePatchType, []byte(change)), patch.FieldOwner)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):

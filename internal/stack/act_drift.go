@@ -109,12 +109,10 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 		return err
 	}
 	check := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: stack.Namespace, Name: stack.Name + "-drift",
-			Labels:          r.Shard.Follow(labelsOf(stack), stack),
-			Annotations:     map[string]string{pulumiv1.DriftUpdateAnnotation: stack.Status.LastUpdate.Name},
-			OwnerReferences: ownersOfUpdate(o),
-		},
+		Namespace: stack.Namespace, Name: stack.Name + "-drift",
+		Labels:          r.Shard.Follow(labelsOf(stack), stack),
+		Annotations:     map[string]string{pulumiv1.DriftUpdateAnnotation: stack.Status.LastUpdate.Name},
+		OwnerReferences: ownersOfUpdate(o),
 		Spec: autov1alpha1.UpdateSpec{
 			WorkspaceName: stack.Name, StackName: stack.Spec.Stack, Type: autov1alpha1.UpdateTypeRefresh,
 			PreviewOnly: new(true), RequireStack: new(true), ProjectInfo: stack.Status.ProjectInfo,

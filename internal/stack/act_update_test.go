@@ -289,17 +289,15 @@ func TestTemplateCannotMakeAPreviewOfAnUpdate(t *testing.T) {
 func TestPlanThatSomebodyElseMadeIsNotThatOfTheStack(t *testing.T) {
 	s := newStage(t)
 	stack := &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
-		Spec:       pulumiv1.StackSpec{Stack: "dev", Suspend: true, Approval: &pulumiv1.ApprovalPolicy{}},
+		Namespace: s.namespace, Name: "app",
+		Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true, Approval: &pulumiv1.ApprovalPolicy{}},
 	}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	forged := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.namespace, Name: updateName(stack), Labels: labelsOf(stack),
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID}},
-			Annotations: map[string]string{
-				pulumiv1.DriftUpdateAnnotation: "sha256:drift", pulumiv1.SpecDigestAnnotation: specDigest(stack), pulumiv1.StackGenerationAnnotation: "2",
-			},
+		Namespace: s.namespace, Name: updateName(stack), Labels: labelsOf(stack),
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID}},
+		Annotations: map[string]string{
+			pulumiv1.DriftUpdateAnnotation: "sha256:drift", pulumiv1.SpecDigestAnnotation: specDigest(stack), pulumiv1.StackGenerationAnnotation: "2",
 		},
 		Spec: autov1alpha1.UpdateSpec{
 			WorkspaceName: stack.Name, StackName: stack.Spec.Stack, Type: autov1alpha1.UpdateTypePreview, SavePlan: new(true),
@@ -339,7 +337,7 @@ func TestPlanThatSomebodyElseMadeIsNotThatOfTheStack(t *testing.T) {
 	edited := own.DeepCopy()
 	edited.Spec.Source = forged.Spec.Source
 	s.Expect(s.client.Patch(t.Context(), edited, client.MergeFrom(own))).To(Succeed())
-	approval := &autov1alpha1.Approval{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-1"}, Spec: autov1alpha1.ApprovalSpec{
+	approval := &autov1alpha1.Approval{Namespace: s.namespace, Name: "app-1", Spec: autov1alpha1.ApprovalSpec{
 		Update: plan.Name, Digest: plan.Digest, Decision: autov1alpha1.ApprovalApprove, By: "alice",
 	}}
 	s.Expect(s.client.Create(t.Context(), approval)).To(Succeed())
@@ -358,7 +356,7 @@ func TestPlanThatSomebodyElseMadeIsNotThatOfTheStack(t *testing.T) {
 func TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved(t *testing.T) {
 	s := newStage(t)
 	newUpdate := func(name string, changes ...string) *autov1alpha1.Update {
-		update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: autov1alpha1.UpdateSpec{
+		update := &autov1alpha1.Update{Namespace: s.namespace, Name: name, Spec: autov1alpha1.UpdateSpec{
 			WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypePreview, SavePlan: new(true),
 		}}
 		s.Expect(s.client.Create(t.Context(), update)).To(Succeed())
@@ -374,7 +372,7 @@ func TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved(t *testing.T) {
 	}
 	approved, next := newUpdate("app-plan", "a", "b"), newUpdate("app-next", "b")
 	carriedOver := func() []pulumiv1.PlanApproval {
-		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{Approval: &pulumiv1.ApprovalPolicy{}}}
+		stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Approval: &pulumiv1.ApprovalPolicy{}}}
 		stack.Status.Plan = &pulumiv1.PlanStatus{
 			Name: approved.Name, UID: approved.UID, State: pulumiv1.PlanFailed, Operation: pulumiv1.ApprovedUp, Enforce: autov1alpha1.EnforcePlan,
 			ChangesDigest: "sha256:app-plan", InputsDigest: "sha256:i", Approvals: []pulumiv1.PlanApproval{{By: "alice"}},

@@ -13,7 +13,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -36,8 +35,8 @@ func guarded(state pulumiv1.PlanState, changes ...func(*observation)) *observati
 // decidedOn is an Approval about the plan.
 func decidedOn(decision autov1alpha1.ApprovalDecision, by string, changes ...func(*autov1alpha1.Approval)) func(*observation) {
 	approval := autov1alpha1.Approval{
-		ObjectMeta: metav1.ObjectMeta{Name: by, CreationTimestamp: ago(time.Second)},
-		Spec:       autov1alpha1.ApprovalSpec{Update: "app-plan", Digest: planDigest, Decision: decision, By: by},
+		Name: by, CreationTimestamp: ago(time.Second),
+		Spec: autov1alpha1.ApprovalSpec{Update: "app-plan", Digest: planDigest, Decision: decision, By: by},
 	}
 	conditions.MarkTrue(&approval, autov1alpha1.ApprovalAccepted, autov1alpha1.ApprovalCountsReason, "it counts")
 	for _, change := range changes {
@@ -60,7 +59,7 @@ func TestChangesAreCarriedOutAsTheyWereApproved(t *testing.T) {
 	newCommit := func(content string) func(*observation) {
 		return func(o *observation) {
 			o.stack.Status.LastUpdate.ContentDigest, o.stack.Status.Plan.ContentDigest = "sha256:before", "sha256:content"
-			o.artifact = &source.Artifact{Reference: artifact.Reference{Digest: "sha256:b", Revision: "main@sha1:b"}}
+			o.artifact = &source.Artifact{Digest: "sha256:b", Revision: "main@sha1:b"}
 			o.content.digest = content
 		}
 	}
@@ -154,7 +153,7 @@ func TestDeletionHasAPlanOfItsDestroy(t *testing.T) {
 func TestApprovalsAreOfDistinctPeopleAndBounded(t *testing.T) {
 	g := NewWithT(t)
 	o := guarded(pulumiv1.PlanPending, approvedBy("alice"), approvedBy("alice"))
-	for _, name := range strings.Split("bcdefghijklmnopq", "") {
+	for name := range strings.SplitSeq("bcdefghijklmnopq", "") {
 		approvedBy(name)(o)
 	}
 	followApprovals(o)
@@ -284,7 +283,7 @@ func TestPlanIsMadeAgainWhenItsArtifactIsGone(t *testing.T) {
 		followApprovals(o)
 		plan := o.stack.Status.Plan
 		plan.Commit = "sha256:b"
-		o.artifact = &source.Artifact{Reference: artifact.Reference{Digest: "sha256:b", Revision: "main@sha1:b"}}
+		o.artifact = &source.Artifact{Digest: "sha256:b", Revision: "main@sha1:b"}
 		o.update = &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{
 			Type: autov1alpha1.UpdateTypeUp, Plan: &autov1alpha1.PlanReference{Name: plan.Name, Digest: plan.Digest},
 			Source: &autov1alpha1.UpdateSource{Digest: "sha256:a"},
@@ -334,7 +333,7 @@ func TestApprovalsAreVoidWhenTheUpdateDidNotStart(t *testing.T) {
 		o := guarded(pulumiv1.PlanApproved)
 		o.stack.Status.Plan.Approvals = []pulumiv1.PlanApproval{{By: "alice", At: ago(time.Minute)}}
 		o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-apply"}
-		update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "app-apply"}, Spec: autov1alpha1.UpdateSpec{
+		update := &autov1alpha1.Update{Name: "app-apply", Spec: autov1alpha1.UpdateSpec{
 			Type: autov1alpha1.UpdateTypeUp, Plan: &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest},
 		}}
 		if tt.started {
@@ -354,7 +353,7 @@ func TestStalePlansAreMadeAgainWithoutCountingFailures(t *testing.T) {
 	o.stack.Status.Plan.Approvals = []pulumiv1.PlanApproval{{By: "alice", At: ago(time.Minute)}}
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-apply"}
 	before := o.stack.Status.LastUpdate.DeepCopy()
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "app-apply"}, Spec: autov1alpha1.UpdateSpec{
+	update := &autov1alpha1.Update{Name: "app-apply", Spec: autov1alpha1.UpdateSpec{
 		Type: autov1alpha1.UpdateTypeUp, Plan: &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest},
 	}}
 	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "done")

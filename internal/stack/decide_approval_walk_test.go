@@ -20,7 +20,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -84,7 +83,7 @@ func (w *approvalSimulation) current() *autov1alpha1.Update {
 func (w *approvalSimulation) reconcile(cutOff bool) {
 	before := w.stack.DeepCopy()
 	o := &observation{now: time.Now(), waitInterval: time.Second, stack: w.stack, workspace: &autov1alpha1.Workspace{}, desired: &desired{}}
-	o.artifact = &source.Artifact{Reference: artifact.Reference{Digest: fmt.Sprintf("sha256:artifact-%d", w.content), Revision: fmt.Sprintf("main@sha1:%d", w.content)}}
+	o.artifact = &source.Artifact{Digest: fmt.Sprintf("sha256:artifact-%d", w.content), Revision: fmt.Sprintf("main@sha1:%d", w.content)}
 	o.content = content{requested: true, stored: true, digest: fmt.Sprintf("sha256:content-%d", w.content)}
 	o.update = w.current()
 	if o.update != nil && !isTrusted(w.stack, o.update) {
@@ -181,8 +180,8 @@ func (w *approvalSimulation) forge() {
 	}
 	switch name := updateName(w.stack); {
 	case w.random.IntN(2) == 0 && w.updates[name] == nil:
-		forged := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations,
-			OwnerReferences: []metav1.OwnerReference{{UID: w.stack.UID, Kind: pulumiv1.StackKind, APIVersion: pulumiv1.GroupVersion.String()}}}}
+		forged := &autov1alpha1.Update{Name: name, Annotations: annotations,
+			OwnerReferences: []metav1.OwnerReference{{UID: w.stack.UID, Kind: pulumiv1.StackKind, APIVersion: pulumiv1.GroupVersion.String()}}}
 		forged.Spec = autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypePreview, SavePlan: new(true), Source: source}
 		w.create(forged)
 	case target == nil:

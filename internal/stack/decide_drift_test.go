@@ -28,10 +28,9 @@ func watchful(mode pulumiv1.DriftMode) *observation {
 
 // checked is a check of what the Stack's last update deployed. The check ended the given time ago and found these changes.
 func checked(since time.Duration, changes ...autov1alpha1.ResourceChange) *autov1alpha1.Update {
-	check := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{
+	check := &autov1alpha1.Update{
 		Name: "app-drift", Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentDriftCheck},
-		Annotations: map[string]string{pulumiv1.DriftUpdateAnnotation: "app-1"},
-	}}
+		Annotations: map[string]string{pulumiv1.DriftUpdateAnnotation: "app-1"}}
 	check.Status.Changes, check.Status.EndTime = changes, new(ago(since))
 	conditions.MarkTrue(check, autov1alpha1.UpdateComplete, autov1alpha1.UpdateUpdatedReason, "done")
 	return check

@@ -13,7 +13,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -200,8 +199,8 @@ func (s *modelState) observeLast(stack *pulumiv1.Stack) {
 }
 
 func (s *modelState) observeSource(o *observation) {
-	found := &source.Artifact{Reference: artifact.Reference{Digest: "sha256:a", Revision: "main@sha1:a"}}
-	other := &source.Artifact{Reference: artifact.Reference{Digest: "sha256:b", Revision: "main@sha1:b"}}
+	found := &source.Artifact{Digest: "sha256:a", Revision: "main@sha1:a"}
+	other := &source.Artifact{Digest: "sha256:b", Revision: "main@sha1:b"}
 	problem := &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "why"}
 	switch s.source {
 	case "same":

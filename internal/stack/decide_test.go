@@ -13,7 +13,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
@@ -32,8 +31,8 @@ func upToDate() *observation {
 		now:          now,
 		waitInterval: 30 * time.Second,
 		stack: &pulumiv1.Stack{
-			ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "team", UID: "1234", Generation: 2},
-			Spec:       pulumiv1.StackSpec{Stack: "dev"},
+			Name: "app", Namespace: "team", UID: "1234", Generation: 2,
+			Spec: pulumiv1.StackSpec{Stack: "dev"},
 			Status: pulumiv1.StackStatus{
 				Deployed: true,
 				LastUpdate: &pulumiv1.StackUpdateStatus{
@@ -42,7 +41,7 @@ func upToDate() *observation {
 				},
 			},
 		},
-		artifact: &source.Artifact{Reference: artifact.Reference{Digest: "sha256:a", Revision: "main@sha1:a"}},
+		artifact: &source.Artifact{Digest: "sha256:a", Revision: "main@sha1:a"},
 		content:  stored,
 	}
 }
@@ -73,9 +72,9 @@ func updating(conditions ...metav1.Condition) *observation {
 	o := upToDate()
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:a"}
 	o.update = &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Name: "app-2"},
-		Spec:       autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeUp, Source: &autov1alpha1.UpdateSource{Digest: "sha256:a"}},
-		Status:     autov1alpha1.UpdateStatus{Conditions: conditions},
+		Name:   "app-2",
+		Spec:   autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeUp, Source: &autov1alpha1.UpdateSource{Digest: "sha256:a"}},
+		Status: autov1alpha1.UpdateStatus{Conditions: conditions},
 	}
 	return o
 }

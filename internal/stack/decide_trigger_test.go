@@ -21,8 +21,8 @@ import (
 // commit is what a git source offers before the commit is checked out.
 func commit(sha string) *source.Artifact {
 	return &source.Artifact{
-		Reference: artifact.Reference{Revision: "main@sha1:" + sha},
-		Origin:    autov1alpha1.UpdateSource{Git: &autov1alpha1.GitSource{URL: "https://git.example/x", Ref: sha}},
+		Revision: "main@sha1:" + sha,
+		Origin:   autov1alpha1.UpdateSource{Git: &autov1alpha1.GitSource{URL: "https://git.example/x", Ref: sha}},
 	}
 }
 
@@ -163,7 +163,7 @@ func TestUpdateCarriesTheCommit(t *testing.T) {
 	}))
 	g.Expect(spec.Message).To(HaveValue(Equal("New commit detected: main@sha1:2: Widen the zone")))
 	current := currentOf(&autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{pulumiv1.ContentDigestAnnotation: "sha256:c"}}, Spec: spec,
+		Annotations: map[string]string{pulumiv1.ContentDigestAnnotation: "sha256:c"}, Spec: spec,
 	})
 	g.Expect(current.Commit).To(Equal("2"))
 	g.Expect(current.ContentDigest).To(Equal("sha256:c"))

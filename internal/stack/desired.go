@@ -49,12 +49,10 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 		item.SecretsProvider = &stack.Spec.SecretsProvider
 	}
 	workspace := &autov1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:            stack.Name,
-			Namespace:       stack.Namespace,
-			Labels:          labelsOf(stack),
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(stack, pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))},
-		},
+		Name:            stack.Name,
+		Namespace:       stack.Namespace,
+		Labels:          labelsOf(stack),
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(stack, pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))},
 		Spec: autov1alpha1.WorkspaceSpec{
 			ServiceAccountName: stack.Spec.ServiceAccountName,
 			IdleTimeout:        stack.Spec.WorkspaceIdleTimeout,
@@ -70,11 +68,11 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	}
 	// The deprecated envs and envSecrets are added after the template, so that the template cannot remove them.
 	for _, name := range stack.Spec.Envs {
-		from := corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+		from := corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{Name: name}}
 		workspace.Spec.EnvFrom = append(workspace.Spec.EnvFrom, from)
 	}
 	for _, name := range stack.Spec.SecretEnvs {
-		from := corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+		from := corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{Name: name}}
 		workspace.Spec.EnvFrom = append(workspace.Spec.EnvFrom, from)
 	}
 	d := &desired{workspace: workspace, dir: dirOf(stack)}
@@ -158,7 +156,7 @@ func environmentOf(stack *pulumiv1.Stack) ([]corev1.EnvVar, error) {
 
 func secretVariable(name, secret, key string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-		LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: key,
+		Name: secret, Key: key,
 	}}}
 }
 

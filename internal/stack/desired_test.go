@@ -16,7 +16,7 @@ func stackOf(spec pulumiv1.StackSpec) *pulumiv1.Stack {
 	if spec.Stack == "" {
 		spec.Stack = "dev"
 	}
-	return &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "team", Labels: map[string]string{"shard": "1"}}, Spec: spec}
+	return &pulumiv1.Stack{Name: "app", Namespace: "team", Labels: map[string]string{"shard": "1"}, Spec: spec}
 }
 
 func secretRef(name, key, namespace string) pulumiv1.ResourceRef {
@@ -102,7 +102,7 @@ func TestUnusableSpecIsRefusedWithItsPlace(t *testing.T) {
 func TestWorkspaceIsAppliedOnlyWhenItDiffers(t *testing.T) {
 	g := NewWithT(t)
 	workspace := func(image, hash string, env ...string) *autov1alpha1.Workspace {
-		w := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{appliedHashAnnotation: hash}}, Spec: autov1alpha1.WorkspaceSpec{Image: image}}
+		w := &autov1alpha1.Workspace{Annotations: map[string]string{appliedHashAnnotation: hash}, Spec: autov1alpha1.WorkspaceSpec{Image: image}}
 		for _, name := range env {
 			w.Spec.Env = append(w.Spec.Env, corev1.EnvVar{Name: name})
 		}

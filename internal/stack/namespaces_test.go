@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
@@ -123,16 +122,16 @@ func findNamespaces(of reflect.Type, path string, found map[string]bool) {
 	if !strings.Contains(of.PkgPath(), "stack-controller/api/") && !strings.Contains(of.PkgPath(), "fluxcd/") {
 		return
 	}
-	for i := range of.NumField() {
-		name, options, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+	for field := range of.Fields() {
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
 		at := strings.TrimPrefix(path+"."+name, ".")
 		switch {
 		case name == "namespace":
 			found[at] = true
 		case options == "inline":
-			findNamespaces(of.Field(i).Type, path, found)
+			findNamespaces(field.Type, path, found)
 		default:
-			findNamespaces(of.Field(i).Type, at, found)
+			findNamespaces(field.Type, at, found)
 		}
 	}
 }
@@ -146,7 +145,7 @@ func TestStackDoesNotWakeStacksThatItMayNotDependOn(t *testing.T) {
 	})
 	s.Expect(s.client.Delete(t.Context(), base)).To(Succeed())
 	wakenFrom := func(namespace string) func() []reconcile.Request {
-		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Spec: pulumiv1.StackSpec{
+		stack := &pulumiv1.Stack{Namespace: namespace, Name: "web", Spec: pulumiv1.StackSpec{
 			DependsOn: []meta.DependencyReference{{Namespace: s.namespace, Name: "base"}},
 		}}
 		return func() []reconcile.Request { return r.requestsForDependencies(t.Context(), stack) }

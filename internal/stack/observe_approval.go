@@ -69,5 +69,5 @@ func (r *Reconciler) requestsForApproval(ctx context.Context, object client.Obje
 	if owner == nil {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: update.Namespace, Name: owner.Name}}}
+	return []reconcile.Request{{Namespace: update.Namespace, Name: owner.Name}}
 }

@@ -26,7 +26,7 @@ import (
 // dependent creates the named Stack with the changes, and does not wait for anything.
 func (s *stage) dependent(name string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: pulumiv1.StackSpec{Stack: name}}
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: name, Spec: pulumiv1.StackSpec{Stack: name}}
 	withImage("one")(stack)
 	for _, change := range changes {
 		change(stack)
@@ -315,12 +315,12 @@ func (k knownStacks) Get(_ context.Context, key client.ObjectKey, into client.Ob
 func TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
-		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", UID: "app", ResourceVersion: "1"}}
+		stack := &pulumiv1.Stack{Namespace: "team", Name: "app", UID: "app", ResourceVersion: "1"}
 		known, evaluated := knownStacks{stacks: map[types.NamespacedName]*pulumiv1.Stack{}}, 0
 		for i := range 12 {
 			name := fmt.Sprint("dep-", i)
 			known.stacks[types.NamespacedName{Namespace: "team", Name: name}] = &pulumiv1.Stack{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name), ResourceVersion: "1"},
+				Namespace: "team", Name: name, UID: types.UID(name), ResourceVersion: "1",
 			}
 			stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: name, ReadyExpr: "true"})
 		}
@@ -365,7 +365,7 @@ func TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles(t *testing.T) {
 
 // dependentNamed is a Stack that depends on team/base.
 func dependentNamed(namespace, name string, changes ...func(*pulumiv1.Stack)) pulumiv1.Stack {
-	stack := pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	stack := pulumiv1.Stack{Namespace: namespace, Name: name}
 	stack.Spec.DependsOn = []meta.DependencyReference{{Namespace: "team", Name: "base"}}
 	for _, change := range changes {
 		change(&stack)

@@ -18,7 +18,7 @@ import (
 
 // workspaceThat is a Workspace with the conditions that mark sets.
 func workspaceThat(mark func(*autov1alpha1.Workspace)) *autov1alpha1.Workspace {
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "app", Generation: 3}}
+	workspace := &autov1alpha1.Workspace{Name: "app", Generation: 3}
 	mark(workspace)
 	return workspace
 }

@@ -117,7 +117,7 @@ func TestStackThatIsEditedDuringAPeriodicRunIsNotReadyAnyMore(t *testing.T) {
 func TestIndexHasEveryReferenceOfTheWorkspace(t *testing.T) {
 	g := NewWithT(t)
 	from := func(name string) *corev1.EnvVarSource {
-		return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Key: "k"}}
+		return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Name: name, Key: "k"}}
 	}
 	stack := stackOf(pulumiv1.StackSpec{
 		AccessTokenSecret: "token",
@@ -128,7 +128,7 @@ func TestIndexHasEveryReferenceOfTheWorkspace(t *testing.T) {
 		SecretRefs:        map[string]pulumiv1.ResourceRef{"b": secretRef("secretsRef", "k", "team")},
 		WorkspaceTemplate: &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{
 			Env:     []corev1.EnvVar{{Name: "B", ValueFrom: from("replacement")}, {Name: "C", ValueFrom: from("env")}},
-			EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "envFrom"}}}},
+			EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{Name: "envFrom"}}},
 			Stacks: []autov1alpha1.WorkspaceStack{{Name: "dev", Config: []autov1alpha1.ConfigItem{{
 				Key: "c", ValueFrom: &autov1alpha1.ConfigValueFrom{ConfigMapKeyRef: &autov1alpha1.KeyReference{Name: "config", Key: "k"}},
 			}}}},
@@ -148,7 +148,7 @@ func TestIndexHasEveryReferenceOfTheWorkspace(t *testing.T) {
 func (s *stage) newSecret(name string, labels map[string]string) *corev1.Secret {
 	s.t.Helper()
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: labels}, StringData: map[string]string{"k": "1"},
+		Namespace: s.namespace, Name: name, Labels: labels, StringData: map[string]string{"k": "1"},
 	}
 	s.Expect(s.client.Create(s.t.Context(), secret)).To(Succeed())
 	return secret

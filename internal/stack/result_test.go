@@ -20,9 +20,9 @@ import (
 // ended is an Update of the up-to-date Stack that failed for the reason, or succeeded without one.
 func ended(reason string) *autov1alpha1.Update {
 	update := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Name: "app-2"},
-		Spec:       autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeUp},
-		Status:     autov1alpha1.UpdateStatus{Message: "why", EndTime: &metav1.Time{Time: now}},
+		Name:   "app-2",
+		Spec:   autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeUp},
+		Status: autov1alpha1.UpdateStatus{Message: "why", EndTime: &metav1.Time{Time: now}},
 	}
 	update.Status.Conditions = []metav1.Condition{{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}}
 	if reason != "" {
@@ -146,7 +146,7 @@ func TestDeployedStackIsRememberedUntilItIsDestroyed(t *testing.T) {
 
 // outputsOf is the Secret with the outputs of an Update.
 func outputsOf(data map[string]string, annotations map[string]string) *corev1.Secret {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "app-1-stack-outputs", Annotations: annotations}, Data: map[string][]byte{}}
+	secret := &corev1.Secret{Name: "app-1-stack-outputs", Annotations: annotations, Data: map[string][]byte{}}
 	for key, value := range data {
 		secret.Data[key] = []byte(value)
 	}

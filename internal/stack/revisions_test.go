@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -14,7 +13,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
@@ -32,7 +30,7 @@ func (c oneStack) Get(_ context.Context, _ client.ObjectKey, into client.Object,
 // A preview that covers a revision with the same content deploys nothing.
 func TestRevisionIsAppliedOnlyByWhatDeploys(t *testing.T) {
 	for kind, want := range map[autov1alpha1.UpdateType]string{autov1alpha1.UpdateTypePreview: "main@sha1:old", autov1alpha1.UpdateTypeUp: "main@sha1:new"} {
-		o := &observation{stack: &pulumiv1.Stack{}, artifact: &source.Artifact{Reference: artifact.Reference{Digest: "sha256:new", Revision: "main@sha1:new"}}}
+		o := &observation{stack: &pulumiv1.Stack{}, artifact: &source.Artifact{Digest: "sha256:new", Revision: "main@sha1:new"}}
 		o.stack.Status.LastAppliedRevision = "main@sha1:old"
 		o.stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{Type: kind, State: pulumiv1.StackUpdateSucceeded}
 		acceptInputs(o)
@@ -44,7 +42,7 @@ func TestRevisionIsAppliedOnlyByWhatDeploys(t *testing.T) {
 
 func TestDependencyWithTheSameSourceComesFirstWithEachRevision(t *testing.T) {
 	flux := func(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
-		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}
+		stack := &pulumiv1.Stack{Namespace: "default"}
 		stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: "GitRepository", Name: "fleet"}}
 		stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateSucceeded, LastAttemptedCommit: "sha256:old"}
 		change(stack)
@@ -53,7 +51,7 @@ func TestDependencyWithTheSameSourceComesFirstWithEachRevision(t *testing.T) {
 	dependsOn := dependency{name: types.NamespacedName{Namespace: "default", Name: "first"}, field: dependsOnField, reason: pulumiv1.DependencyNotReadyReason}
 	o := &observation{
 		stack:    flux(func(*pulumiv1.Stack) {}),
-		artifact: &source.Artifact{Reference: artifact.Reference{Digest: "sha256:new", Revision: "main@sha1:new"}},
+		artifact: &source.Artifact{Digest: "sha256:new", Revision: "main@sha1:new"},
 	}
 	for name, test := range map[string]struct {
 		change func(*pulumiv1.Stack)

@@ -158,7 +158,7 @@ func TestStackSaysWhoHoldsTheLockWhileItTriesAgain(t *testing.T) {
 	o := lockedOut(1, time.Second, time.Second)
 	retry(o, decide(*o))
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:a"}
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Hour)}}
+	update := &autov1alpha1.Update{CreationTimestamp: ago(time.Hour)}
 	g.Expect(conflictShownFor(o.stack, update, now)).To(BeZero(), "it waits for something else")
 	update.Status.StartTime = new(ago(5 * time.Second))
 	g.Expect(conflictShownFor(o.stack, update, now)).To(Equal(10 * time.Second))

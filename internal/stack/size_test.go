@@ -6,7 +6,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -59,7 +58,7 @@ func TestStackShowsThatItsWorkspaceIsTooLarge(t *testing.T) {
 func TestStackShowsThatWhatItDependsOnIsTooLarge(t *testing.T) {
 	s := newStage(t)
 	stack := s.deployedStack(func(*pulumiv1.Stack) {})
-	large := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "large"}}
+	large := &pulumiv1.Stack{Namespace: s.namespace, Name: "large"}
 	large.Spec.Stack, large.Spec.Config = "large", map[string]apiextensionsv1.JSON{"app:list": *manySmallParts()}
 	s.Expect(s.client.Create(t.Context(), large)).To(Succeed())
 	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.DependsOn = []meta.DependencyReference{{Name: "large"}} })

@@ -179,7 +179,7 @@ func TestSuspendedStackSaysHowTheUpdateEndedThatRan(t *testing.T) {
 
 func TestStackThatWasEditedAfterACheckForDriftIsReadyForItsGeneration(t *testing.T) {
 	g := NewWithT(t)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
+	stack := &pulumiv1.Stack{Generation: 1}
 	markReady(stack)
 	g.Expect(conditions.Has(stack, pulumiv1.DriftedCondition)).To(BeFalse())
 	conditions.MarkTrue(stack, pulumiv1.DriftedCondition, pulumiv1.DriftDetectedReason, "1 resource")

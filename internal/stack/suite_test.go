@@ -16,7 +16,6 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -37,7 +36,6 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
-	gitclient "github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -107,7 +105,7 @@ func newStage(t *testing.T, changes ...func(*Reconciler)) *stage {
 	s := &stage{WithT: g, t: t, requests: requestLog{mu: &sync.Mutex{}, read: &[]string{}}}
 	s.client, err = client.New(cluster.Config(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "stack-"}}
+	namespace := &corev1.Namespace{GenerateName: "stack-"}
 	g.Expect(s.client.Create(t.Context(), namespace)).To(Succeed())
 	s.namespace = namespace.Name
 	s.startController(cluster, scheme, changes)
@@ -148,7 +146,7 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 	s.Expect(err).NotTo(HaveOccurred())
 	fetcher := artifact.NewFetcher(store, 0)
 	s.Expect(mgr.Add(fetcher)).To(Succeed())
-	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), Options: gitclient.Options{AllowLocalAddresses: true, Dir: s.t.TempDir()}})
+	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), AllowLocalAddresses: true, Dir: s.t.TempDir()})
 	s.Expect(mgr.Add(git)).To(Succeed())
 	contents := artifact.NewContents(store)
 	s.Expect(mgr.Add(contents)).To(Succeed())
@@ -206,7 +204,7 @@ func (l requestLog) RoundTrip(request *http.Request) (*http.Response, error) {
 func TestNobodyMakesTheControllerReadSecretsByNamingOneAsASource(t *testing.T) {
 	s := newStage(t)
 	s.newSecret("payload", nil)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{
 		Stack:      "dev",
 		FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{APIVersion: "v1", Kind: "Secret", Name: "payload"}},
 	}}

@@ -111,8 +111,8 @@ func (r *Reconciler) adopt(ctx context.Context, stack *pulumiv1.Stack, object cl
 	}
 	// Only the metadata is sent and returned. The response to a patch of the object itself would have all of it, and the observation may have
 	// many objects, which take little memory as they are.
-	metadata := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: object.GetNamespace(), Name: object.GetName(), Labels: maps.Clone(object.GetLabels())}}
+	metadata := &metav1.PartialObjectMetadata{
+		Namespace: object.GetNamespace(), Name: object.GetName(), Labels: maps.Clone(object.GetLabels())}
 	metadata.SetGroupVersionKind(kind)
 	before := metadata.DeepCopy()
 	metadata.SetLabels(r.Shard.Follow(metadata.Labels, stack))

@@ -25,8 +25,8 @@ import (
 func (s *stage) newStack(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
 	stack := &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
-		Spec:       pulumiv1.StackSpec{Stack: "dev"},
+		Namespace: s.namespace, Name: "app",
+		Spec: pulumiv1.StackSpec{Stack: "dev"},
 	}
 	withImage("one")(stack)
 	change(stack)
@@ -221,11 +221,10 @@ func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {
 		container := corev1.Container{
 			Name: "extra", Image: "extra", Resources: corev1.ResourceRequirements{Limits: limits}, SecurityContext: &corev1.SecurityContext{RunAsUser: user},
 		}
-		volume := corev1.Volume{Name: "extra", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}}
+		volume := corev1.Volume{Name: "extra", EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}
 		return func(stack *pulumiv1.Stack) {
-			stack.Spec.WorkspaceTemplate.Spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
-				InitContainers: []corev1.Container{container}, Containers: []corev1.Container{container}, Volumes: []corev1.Volume{volume},
-			}}}
+			stack.Spec.WorkspaceTemplate.Spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
+				InitContainers: []corev1.Container{container}, Containers: []corev1.Container{container}, Volumes: []corev1.Volume{volume}}}
 		}
 	}
 	full := template(corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Mi")}, corev1.StorageMediumMemory, new(int64(5)))
@@ -255,13 +254,13 @@ func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {
 func TestWorkspaceThatIsNotTheStacksIsLeftAlone(t *testing.T) {
 	s := newStage(t)
 	foreign := &autov1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
-		Spec:       autov1alpha1.WorkspaceSpec{Image: "theirs", ServiceAccountName: "powerful"},
+		Namespace: s.namespace, Name: "app",
+		Spec: autov1alpha1.WorkspaceSpec{Image: "theirs", ServiceAccountName: "powerful"},
 	}
 	s.Expect(s.client.Create(t.Context(), foreign)).To(Succeed())
 	stack := &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
-		Spec:       pulumiv1.StackSpec{Stack: "dev", WorkspaceReclaimPolicy: pulumiv1.WorkspaceReclaimDelete},
+		Namespace: s.namespace, Name: "app",
+		Spec: pulumiv1.StackSpec{Stack: "dev", WorkspaceReclaimPolicy: pulumiv1.WorkspaceReclaimDelete},
 	}
 	withImage("one")(stack)
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
@@ -280,9 +279,9 @@ func TestWorkspaceThatIsNotTheStacksIsLeftAlone(t *testing.T) {
 
 func TestWorkspaceWithTheStacksLabelsIsAdopted(t *testing.T) {
 	s := newStage(t)
-	s.Expect(s.client.Create(t.Context(), &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app", Labels: map[string]string{
+	s.Expect(s.client.Create(t.Context(), &autov1alpha1.Workspace{Namespace: s.namespace, Name: "app", Labels: map[string]string{
 		pulumiv1.ComponentLabel: pulumiv1.ComponentStack, pulumiv1.StackNameLabel: "app",
-	}}})).To(Succeed())
+	}})).To(Succeed())
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	s.Expect(metav1.IsControlledBy(s.workspace(), stack)).To(BeTrue())
 }
@@ -291,14 +290,14 @@ func TestWorkspaceWithTheStacksLabelsIsAdopted(t *testing.T) {
 func TestUpdateThatIsNotTheStacksIsNotFollowed(t *testing.T) {
 	s := newStage(t)
 	stack := &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
-		Spec:       pulumiv1.StackSpec{Stack: "dev", Suspend: true},
+		Namespace: s.namespace, Name: "app",
+		Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true},
 	}
 	withImage("one")(stack)
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	foreign := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: updateName(stack)},
-		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: "app", StackName: "theirs", Type: autov1alpha1.UpdateTypeUp},
+		Namespace: s.namespace, Name: updateName(stack),
+		Spec: autov1alpha1.UpdateSpec{WorkspaceName: "app", StackName: "theirs", Type: autov1alpha1.UpdateTypeUp},
 	}
 	s.Expect(s.client.Create(t.Context(), foreign)).To(Succeed())
 	resumed := stack.DeepCopy()
@@ -312,12 +311,12 @@ func TestUpdateThatIsNotTheStacksIsNotFollowed(t *testing.T) {
 // The admission policy for the owners of Updates knows a Stack by its kind. The garbage collector keeps an owner of a kind that it does not know.
 func TestUpdateWithTheUIDOfTheStackAndAnotherKindIsNotFollowed(t *testing.T) {
 	s := newStage(t)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true}}
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true}}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	foreign := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: updateName(stack), OwnerReferences: []metav1.OwnerReference{
+		Namespace: s.namespace, Name: updateName(stack), OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "example.com/v1", Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID},
-		}},
+		},
 		Spec: autov1alpha1.UpdateSpec{WorkspaceName: "theirs", StackName: "theirs", Type: autov1alpha1.UpdateTypeUp},
 	}
 	s.Expect(s.client.Create(t.Context(), foreign)).To(Succeed())
@@ -332,11 +331,11 @@ func TestUpdateWithTheUIDOfTheStackAndAnotherKindIsNotFollowed(t *testing.T) {
 // The Stack does not record what that one did.
 func TestUpdateThatTookTheNameOfTheCurrentOneIsNotRecorded(t *testing.T) {
 	s := newStage(t)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true}}
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true}}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	foreign := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: updateName(stack)},
-		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: "theirs", StackName: "theirs", Type: autov1alpha1.UpdateTypeUp},
+		Namespace: s.namespace, Name: updateName(stack),
+		Spec: autov1alpha1.UpdateSpec{WorkspaceName: "theirs", StackName: "theirs", Type: autov1alpha1.UpdateTypeUp},
 	}
 	s.Expect(s.client.Create(t.Context(), foreign)).To(Succeed())
 	s.mark(foreign, started, succeeded)

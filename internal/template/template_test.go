@@ -4,9 +4,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -112,7 +110,7 @@ func TestWithoutTemplateTheObjectStaysAsItIs(t *testing.T) {
 	workspace := decode[autov1alpha1.Workspace](g, baseWorkspace)
 	g.Expect(Workspace(workspace, nil)).To(Equal(workspace))
 	g.Expect(Workspace(workspace, &pulumiv1.WorkspaceTemplate{})).To(Equal(workspace))
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "u"}, Spec: autov1alpha1.UpdateSpec{StackName: "dev"}}
+	update := &autov1alpha1.Update{Name: "u", Spec: autov1alpha1.UpdateSpec{StackName: "dev"}}
 	g.Expect(Update(update, nil)).To(Equal(update))
 	g.Expect(Update(update, &pulumiv1.UpdateTemplate{})).To(Equal(update))
 }
@@ -120,7 +118,7 @@ func TestWithoutTemplateTheObjectStaysAsItIs(t *testing.T) {
 func TestMergedPodTemplateHasNoNullContainers(t *testing.T) {
 	g := NewWithT(t)
 	template := &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{
-		Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{NodeName: "n"}},
+		Spec: &autov1alpha1.EmbeddedPodSpec{NodeName: "n"},
 	}}}
 	merged, err := Workspace(&autov1alpha1.Workspace{}, template)
 	g.Expect(err).NotTo(HaveOccurred())

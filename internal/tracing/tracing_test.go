@@ -21,10 +21,8 @@ func newUpdate(uid, stack, revision string) *autov1alpha1.Update {
 	created := time.Now().Add(-time.Minute).Truncate(time.Second)
 	started := metav1.NewTime(created.Add(5 * time.Second))
 	return &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "apps", Name: stack + "-1", UID: types.UID(uid), CreationTimestamp: metav1.NewTime(created),
-			Labels: map[string]string{pulumiv1.StackNameLabel: stack},
-		},
+		Namespace: "apps", Name: stack + "-1", UID: types.UID(uid), CreationTimestamp: metav1.NewTime(created),
+		Labels: map[string]string{pulumiv1.StackNameLabel: stack},
 		Spec: autov1alpha1.UpdateSpec{
 			Type: autov1alpha1.UpdateTypeUp, StackName: "dev", Source: &autov1alpha1.UpdateSource{Revision: revision, Digest: "sha256:1"},
 		},

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -199,8 +198,8 @@ func subjectOf(update *autov1alpha1.Update) runtime.Object {
 		return update
 	}
 	return &pulumiv1.Stack{
-		TypeMeta:   metav1.TypeMeta{APIVersion: owner.APIVersion, Kind: owner.Kind},
-		ObjectMeta: metav1.ObjectMeta{Namespace: update.Namespace, Name: owner.Name, UID: owner.UID},
+		APIVersion: owner.APIVersion, Kind: owner.Kind,
+		Namespace: update.Namespace, Name: owner.Name, UID: owner.UID,
 	}
 }
 

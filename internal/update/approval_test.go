@@ -110,7 +110,7 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			o := ready()
-			stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "app", UID: "stack", Generation: 2}}
+			stack := &pulumiv1.Stack{Name: "app", UID: "stack", Generation: 2}
 			stack.Spec.Approval, stack.Spec.Stack = &pulumiv1.ApprovalPolicy{}, o.update.Spec.StackName
 			stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "shop", Runtime: "yaml"}
 			stack.Status.Plan = &pulumiv1.PlanStatus{Name: "app-plan", Digest: digest, State: pulumiv1.PlanApproved, Generation: 2}
@@ -140,7 +140,7 @@ func TestApprovedPlanIsCarriedOutWithItsProgramOnly(t *testing.T) {
 	s.savesPlans([]byte("a file"), "a text")
 	s.startController()
 	plan := s.finished(s.newUpdate("plan", savesPlanOf, func(update *autov1alpha1.Update) { update.Spec.Source = own }))
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{
 		Stack: "dev", Approval: &pulumiv1.ApprovalPolicy{},
 	}}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
@@ -170,8 +170,8 @@ func TestApprovedPlanIsCarriedOutWithItsProgramOnly(t *testing.T) {
 func TestWorkspaceThatLostItsOwnerStaysGated(t *testing.T) {
 	s := newStage(t)
 	stack := &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "gated"},
-		Spec:       pulumiv1.StackSpec{Stack: "dev", Approval: &pulumiv1.ApprovalPolicy{}},
+		Namespace: s.namespace, Name: "gated",
+		Spec: pulumiv1.StackSpec{Stack: "dev", Approval: &pulumiv1.ApprovalPolicy{}},
 	}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	local := func(workspace *autov1alpha1.Workspace) { workspace.Spec.Local = &autov1alpha1.LocalSource{} }

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -18,7 +17,7 @@ func TestPanicOfWorkForAnUpdateEndsThatWorkOnly(t *testing.T) {
 	b := newBackground()
 	b.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer b.queue.ShutDown()
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "up", UID: "1234"}}
+	update := &autov1alpha1.Update{Namespace: "team", Name: "up", UID: "1234"}
 	b.ensure(update, "watch", func(context.Context, func(func(*task))) { panic("canary") })
 	b.waiting.Wait()
 	g.Expect(b.queue.Len()).To(BeZero(), "the Update rests before the next attempt")

@@ -23,16 +23,15 @@ func TestUpdateThatCameBeforeItsWorkspaceIsNoticed(t *testing.T) {
 		{"nonsense", "many", "uid", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "app", UID: "uid", Generation: 2}}
+			workspace := &autov1alpha1.Workspace{Name: "app", UID: "uid", Generation: 2}
 			owner := workspace.DeepCopy()
 			owner.UID = "another"
 			if tt.owner == "uid" {
 				owner.UID = "uid"
 			}
-			update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{
+			update := &autov1alpha1.Update{
 				Annotations:     map[string]string{autov1alpha1.WorkspaceGenerationAnnotation: tt.annotation},
-				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind))},
-			}}
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind))}}
 			NewWithT(t).Expect(isBehind(workspace, update)).To(Equal(tt.behind))
 		})
 	}

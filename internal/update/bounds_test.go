@@ -55,13 +55,13 @@ func TestValuesOfAnOperationAreBounded(t *testing.T) {
 	var keyOfMany []autov1alpha1.ConfigItem
 	for i := range 25 {
 		name := strconv.Itoa(i)
-		keys = append(keys, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}})
+		keys = append(keys, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{Name: name}})
 		keyOfMany = append(keyOfMany, autov1alpha1.ConfigItem{Key: "c" + name, ValueFrom: &autov1alpha1.ConfigValueFrom{
 			ConfigMapKeyRef: &autov1alpha1.KeyReference{Name: name, Key: strconv.FormatInt(int64(i*manyKeys), 36)},
 		}})
 	}
 	for i := range 1000 {
-		secret := corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "large"}}
+		secret := corev1.SecretEnvSource{Name: "large"}
 		prefixes = append(prefixes, corev1.EnvFromSource{Prefix: fmt.Sprint("P", i), SecretRef: &secret})
 		secrets = append(secrets, corev1.EnvVar{Name: fmt.Sprint("S", i), ValueFrom: secretKey(fmt.Sprint("secret-", i), "short")})
 		longest = append(longest, corev1.EnvVar{Name: "L", Value: strings.Repeat("x", maxVariable-len("L="))})

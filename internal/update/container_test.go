@@ -5,7 +5,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
@@ -63,7 +62,7 @@ func TestVariablesThatOnlyAContainerKnowsAreAskedOfTheAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}}
+			workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: "app"}
 			workspace.Spec.Env = tt.env
 			values := &inputReader{reader: s.client, namespace: s.namespace, pods: true}
 			env, err := values.environment(t.Context(), workspace)

@@ -141,7 +141,7 @@ func (tooLarge) Get(context.Context, ctrlclient.ObjectKey, ctrlclient.Object, ..
 func TestObjectThatIsTooLargeIsNamed(t *testing.T) {
 	g := NewWithT(t)
 	workspace := &autov1alpha1.Workspace{Spec: autov1alpha1.WorkspaceSpec{EnvFrom: []corev1.EnvFromSource{
-		{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "many"}}},
+		{ConfigMapRef: &corev1.ConfigMapEnvSource{Name: "many"}},
 	}}}
 	_, err := (&inputReader{reader: tooLarge{}, namespace: "team"}).environment(t.Context(), workspace)
 	g.Expect(err).To(BeAssignableToTypeOf(&invalidError{}))

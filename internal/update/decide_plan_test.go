@@ -24,7 +24,7 @@ func planDeliveryFails(err error) func(*observation) {
 func TestPlanIsOnlyCarriedOutByAnUpdateThatItIsFor(t *testing.T) {
 	saved := func() *autov1alpha1.Update {
 		plan := &autov1alpha1.Update{
-			ObjectMeta: metav1.ObjectMeta{Name: "plan"},
+			Name: "plan",
 			Spec: autov1alpha1.UpdateSpec{
 				WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypePreview, SavePlan: new(true),
 			},

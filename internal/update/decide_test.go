@@ -28,12 +28,12 @@ func ready(changes ...func(*observation)) *observation {
 	o := &observation{
 		now: testTime,
 		update: &autov1alpha1.Update{
-			ObjectMeta: metav1.ObjectMeta{Name: "up", Generation: 1},
-			Spec:       autov1alpha1.UpdateSpec{WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
+			Name: "up", Generation: 1,
+			Spec: autov1alpha1.UpdateSpec{WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
 		},
 		workspace: &autov1alpha1.Workspace{
-			ObjectMeta: metav1.ObjectMeta{Name: "app", Generation: 2},
-			Status:     autov1alpha1.WorkspaceStatus{ObservedGeneration: 2},
+			Name: "app", Generation: 2,
+			Status: autov1alpha1.WorkspaceStatus{ObservedGeneration: 2},
 		},
 		artifact: artifactView{ready: true},
 		request:  &proto.StartOperationRequest{},

@@ -7,7 +7,6 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -42,7 +41,7 @@ func TestEndThatWasSeenCountsUnlessOutputsAreMissing(t *testing.T) {
 	g := NewWithT(t)
 	succeeded, failed := proto.OperationState_OPERATION_STATE_SUCCEEDED, proto.OperationState_OPERATION_STATE_FAILED
 	up, destroy := proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_DESTROY
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "up", UID: "1234"}}
+	update := &autov1alpha1.Update{Namespace: "team", Name: "up", UID: "1234"}
 	another := update.DeepCopy()
 	another.UID = "5678"
 	for _, test := range []struct {

@@ -11,7 +11,6 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -23,7 +22,7 @@ import (
 // newNamespace creates a namespace that the controller serves too.
 func (s *stage) newNamespace() string {
 	s.t.Helper()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "evil-"}}
+	namespace := &corev1.Namespace{GenerateName: "evil-"}
 	s.Expect(s.client.Create(s.t.Context(), namespace)).To(Succeed())
 	s.others = append(s.others, namespace.Name)
 	return namespace.Name
@@ -94,7 +93,7 @@ func TestAgentThatTakesAlmostNothingIsGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			agents := newAgents(t)
-			workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "evil", Name: "app"}}
+			workspace := &autov1alpha1.Workspace{Namespace: "evil", Name: "app"}
 			agents.start(types.NamespacedName{Namespace: "evil", Name: "app"})
 			agents.attackWith(func(_ types.NamespacedName, _ string, stream grpc.ServerStream) bool {
 				take(stream)

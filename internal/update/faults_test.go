@@ -141,8 +141,8 @@ func TestOutputsWaitUntilThoseOfAnEarlierUpdateAreRemoved(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.returns(outputs)
-	leftover := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "up-stack-outputs",
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: autov1alpha1.GroupVersion.String(), Kind: "Update", Name: "up", UID: "earlier", Controller: new(true)}}}}
+	leftover := &corev1.Secret{Namespace: s.namespace, Name: "up-stack-outputs",
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: autov1alpha1.GroupVersion.String(), Kind: "Update", Name: "up", UID: "earlier", Controller: new(true)}}}
 	s.Expect(s.client.Create(t.Context(), leftover)).To(Succeed())
 	s.startController()
 	update := s.newUpdate("up")

@@ -66,8 +66,8 @@ func (s *stage) publishIn(namespace, text string) *autov1alpha1.UpdateSource {
 	s.t.Helper()
 	served := s.sources.serve(text)
 	repository := &sourcev1.GitRepository{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "source-"},
-		Spec:       sourcev1.GitRepositorySpec{URL: "https://git.example.com/app", Interval: metav1.Duration{Duration: time.Hour}},
+		Namespace: namespace, GenerateName: "source-",
+		Spec: sourcev1.GitRepositorySpec{URL: "https://git.example.com/app", Interval: metav1.Duration{Duration: time.Hour}},
 	}
 	s.Expect(s.client.Create(s.t.Context(), repository)).To(Succeed())
 	s.republish(repository, served)
@@ -104,8 +104,8 @@ func (s *sources) serve(text string) *autov1alpha1.UpdateSource {
 func (s *stage) newWorkspace(name string, changes ...func(*autov1alpha1.Workspace)) *autov1alpha1.Workspace {
 	s.t.Helper()
 	workspace := &autov1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name},
-		Spec:       autov1alpha1.WorkspaceSpec{ProjectInfo: nil, Local: &autov1alpha1.LocalSource{}},
+		Namespace: s.namespace, Name: name,
+		Spec: autov1alpha1.WorkspaceSpec{ProjectInfo: nil, Local: &autov1alpha1.LocalSource{}},
 	}
 	for _, change := range changes {
 		change(workspace)
@@ -140,8 +140,8 @@ func (s *stage) setReady(workspace *autov1alpha1.Workspace, ready bool, message 
 func (s *stage) newUpdate(name string, changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
 	s.t.Helper()
 	update := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name},
-		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
+		Namespace: s.namespace, Name: name,
+		Spec: autov1alpha1.UpdateSpec{WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
 	}
 	for _, change := range changes {
 		change(update)
@@ -152,7 +152,7 @@ func (s *stage) newUpdate(name string, changes ...func(*autov1alpha1.Update)) *a
 
 func (s *stage) newSecret(name string, data map[string]string) *corev1.Secret {
 	s.t.Helper()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, StringData: data}
+	secret := &corev1.Secret{Namespace: s.namespace, Name: name, StringData: data}
 	s.Expect(s.client.Create(s.t.Context(), secret)).To(Succeed())
 	return secret
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
@@ -63,7 +62,7 @@ func TestSourceOfAnOperation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			o := &observation{
-				workspace: &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: tt.workspace},
+				workspace: &autov1alpha1.Workspace{Name: "app", Spec: tt.workspace},
 				update:    &autov1alpha1.Update{Spec: tt.update},
 				source:    tt.source,
 				artifact:  artifactView{ready: true, digest: tt.digest},

@@ -131,17 +131,15 @@ func outputsSecret(update *autov1alpha1.Update, chosen *outputChoice) (*corev1.S
 // secretOf returns a Secret with data of the Update, which is deleted together with the Update.
 func secretOf(update *autov1alpha1.Update, name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:      name,
-			Namespace: update.Namespace,
-			Labels: map[string]string{
-				autov1alpha1.ComponentLabel:  autov1alpha1.ComponentUpdate,
-				autov1alpha1.UpdateNameLabel: shortened(update.Name, validation.LabelValueMaxLength),
-			},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))},
+		Name:      name,
+		Namespace: update.Namespace,
+		Labels: map[string]string{
+			autov1alpha1.ComponentLabel:  autov1alpha1.ComponentUpdate,
+			autov1alpha1.UpdateNameLabel: shortened(update.Name, validation.LabelValueMaxLength),
 		},
-		Immutable: new(true),
-		Data:      data,
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))},
+		Immutable:       new(true),
+		Data:            data,
 	}
 }
 

@@ -68,7 +68,7 @@ func TestOutputKeys(t *testing.T) {
 
 func TestOutputsSecretNamesItsSecretKeys(t *testing.T) {
 	g := NewWithT(t)
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "up", Namespace: "ns", UID: "1"}}
+	update := &autov1alpha1.Update{Name: "up", Namespace: "ns", UID: "1"}
 	secret, err := outputsSecret(update, chooseOutputs(map[string]*proto.Output{
 		"url":       {Value: []byte(`"http://x"`)},
 		"the token": {Value: []byte(`"t0ken"`), Secret: true},
@@ -90,7 +90,7 @@ func TestOutputsSecretNamesItsSecretKeys(t *testing.T) {
 
 func TestOutputsSecretOfALongUpdateNameIsValid(t *testing.T) {
 	g := NewWithT(t)
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("a.", 126) + "a", UID: "1"}}
+	update := &autov1alpha1.Update{Name: strings.Repeat("a.", 126) + "a", UID: "1"}
 	secret, err := outputsSecret(update, chooseOutputs(nil))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(validation.IsDNS1123Subdomain(secret.Name)).To(BeEmpty())
@@ -149,7 +149,7 @@ func TestSecretOfAnyOutputsIsAccepted(t *testing.T) {
 			chosen := chooseOutputs(outputs)
 			g.Expect(len(chosen.keys) + len(chosen.omitted)).To(Equal(len(outputs)))
 			g.Expect(len(chosen.problem("x"))).To(BeNumerically("<", 3000))
-			update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("many-", number), Namespace: s.namespace, UID: "1"}}
+			update := &autov1alpha1.Update{Name: fmt.Sprint("many-", number), Namespace: s.namespace, UID: "1"}
 			secret, err := outputsSecret(update, chosen)
 			g.Expect(err).NotTo(HaveOccurred())
 			secret.OwnerReferences = nil

@@ -193,16 +193,14 @@ func (r *Reconciler) planKeySecret(ctx context.Context, workspace *autov1alpha1.
 		// rand.Read never fails.
 		_, _ = rand.Read(key)
 		secret = &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: name, Namespace: workspace.Namespace,
-				Labels: map[string]string{
-					autov1alpha1.ComponentLabel:     autov1alpha1.ComponentWorkspace,
-					autov1alpha1.WorkspaceNameLabel: shortened(workspace.Name, validation.LabelValueMaxLength),
-				},
-				OwnerReferences: []metav1.OwnerReference{owner},
+			Name: name, Namespace: workspace.Namespace,
+			Labels: map[string]string{
+				autov1alpha1.ComponentLabel:     autov1alpha1.ComponentWorkspace,
+				autov1alpha1.WorkspaceNameLabel: shortened(workspace.Name, validation.LabelValueMaxLength),
 			},
-			Immutable: new(true),
-			Data:      map[string][]byte{planKeyData: key},
+			OwnerReferences: []metav1.OwnerReference{owner},
+			Immutable:       new(true),
+			Data:            map[string][]byte{planKeyData: key},
 		}
 		err = r.Create(ctx, secret, patch.FieldOwner)
 	}

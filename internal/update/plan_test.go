@@ -139,6 +139,6 @@ func TestPlanIsNotStoredInTheSecretOfSomebodyElse(t *testing.T) {
 		return update.Status.Message
 	}).Should(ContainSubstring(`secret "mine-plan-0" exists, and is not of this update`))
 	s.Expect(update.IsComplete()).To(BeFalse())
-	s.Expect(s.client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "mine-plan-0"}})).To(Succeed())
+	s.Expect(s.client.Delete(t.Context(), &corev1.Secret{Namespace: s.namespace, Name: "mine-plan-0"})).To(Succeed())
 	s.Expect(s.finished(update).Status.Plan.Secrets).To(Equal([]string{"mine-plan-0"}))
 }

@@ -6,7 +6,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
@@ -19,8 +18,8 @@ func newReferenced(t *testing.T) *stage {
 	s.newSecret("credentials", map[string]string{"token": "t0ken", "SHARED": "secret", "json": `{"a":[1]}`})
 	s.newSecret("binary", map[string]string{"nul": "a\x00b"})
 	s.Expect(s.client.Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "settings"},
-		Data:       map[string]string{"region": "eu", "SHARED": "plain", "json": `{"b":12345678901234567890}`},
+		Namespace: s.namespace, Name: "settings",
+		Data: map[string]string{"region": "eu", "SHARED": "plain", "json": `{"b":12345678901234567890}`},
 	})).To(Succeed())
 	return s
 }
@@ -28,10 +27,10 @@ func newReferenced(t *testing.T) *stage {
 func TestEnvironment(t *testing.T) {
 	s := newReferenced(t)
 	fromSecret := func(name string) corev1.EnvFromSource {
-		return corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+		return corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{Name: name}}
 	}
 	fromConfigMap := func(name string) corev1.EnvFromSource {
-		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{Name: name}}
 	}
 	optionalKey := func(name, key string) *corev1.EnvVarSource {
 		from := secretKey(name, key)
@@ -74,7 +73,7 @@ func TestEnvironment(t *testing.T) {
 			want: map[string]variable{"NAME": {value: "app"}, "NAMESPACE": {value: s.namespace}},
 		},
 		"optional and missing": {
-			from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: new(true)}}},
+			from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{Name: "absent", Optional: new(true)}}},
 			env:  []corev1.EnvVar{{Name: "A", ValueFrom: optionalKey("absent", "x")}, {Name: "B", ValueFrom: optionalKey("credentials", "x")}},
 			want: map[string]variable{},
 		},
@@ -91,7 +90,7 @@ func TestEnvironment(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}}
+			workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: "app"}
 			workspace.Spec.EnvFrom, workspace.Spec.Env = tt.from, tt.env
 			env, err := (&inputReader{reader: s.client, namespace: s.namespace}).environment(t.Context(), workspace)
 			if checkReferenceError(g, err, tt.missing, tt.invalid) {

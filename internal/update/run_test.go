@@ -89,7 +89,7 @@ func TestUpdateRunsItsOperationWithAllInputs(t *testing.T) {
 }
 
 func secretKey(name, key string) *corev1.EnvVarSource {
-	return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Key: key}}
+	return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Name: name, Key: key}}
 }
 
 func TestFailureIsRecordedWithItsReason(t *testing.T) {
@@ -109,7 +109,7 @@ func TestFailureIsRecordedWithItsReason(t *testing.T) {
 func TestWarningsOfPulumiAreAnEventOfTheStack(t *testing.T) {
 	s := newStage(t)
 	workspace := s.newReadyWorkspace("app")
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev"}}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	const warning = "Field 'creat' does not exist on Object 'customTimeouts'"
 	s.agents.script.returns(&proto.Operation{
@@ -123,7 +123,7 @@ func TestWarningsOfPulumiAreAnEventOfTheStack(t *testing.T) {
 		}
 	})
 	s.Expect(s.finished(update)).To(And(haveSucceeded(), HaveField("Status.Message", HaveSuffix(warning))))
-	s.Eventually(s.events(&autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{UID: stack.UID}})).Should(
+	s.Eventually(s.events(&autov1alpha1.Update{UID: stack.UID})).Should(
 		ConsistOf("Warning PulumiWarning: " + warning + "; another line"))
 	s.Expect(s.events(update)()).To(BeEmpty())
 
@@ -261,8 +261,8 @@ func TestUpdateExpiresOnlyOnceItsStackRecordedIt(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")
 	stack := &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
-		Spec:       pulumiv1.StackSpec{Stack: "dev"},
+		Namespace: s.namespace, Name: "app",
+		Spec: pulumiv1.StackSpec{Stack: "dev"},
 	}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	s.startController()

@@ -56,7 +56,7 @@ func TestUpdateSaysWhyTheRepositoryOfItsWorkspaceCannotBeUsed(t *testing.T) {
 	withToken := func(workspace *autov1alpha1.Workspace) {
 		inGit(url, "main")(workspace)
 		workspace.Spec.Git.Auth = &autov1alpha1.GitAuth{
-			Token: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "git"}, Key: "token"},
+			Token: &corev1.SecretKeySelector{Name: "git", Key: "token"},
 		}
 	}
 	s.newReadyWorkspace("app", withToken)

@@ -13,7 +13,6 @@ import (
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -31,7 +30,6 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
-	gitclient "github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -104,7 +102,7 @@ func newStage(t *testing.T) *stage {
 	g.Expect(sourcev1.AddToScheme(scheme)).To(Succeed())
 	client, err := ctrlclient.New(cluster.Config(), ctrlclient.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "update-"}}
+	namespace := &corev1.Namespace{GenerateName: "update-"}
 	g.Expect(client.Create(t.Context(), namespace)).To(Succeed())
 	return &stage{
 		WithT: g, t: t, config: cluster, client: client, namespace: namespace.Name,
@@ -143,7 +141,7 @@ func (s *stage) startController() (stop func()) {
 	s.Expect(err).NotTo(HaveOccurred())
 	fetcher := artifact.NewFetcher(store, 0)
 	s.Expect(mgr.Add(fetcher)).To(Succeed())
-	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), Options: gitclient.Options{AllowLocalAddresses: true, Dir: s.t.TempDir()}})
+	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), AllowLocalAddresses: true, Dir: s.t.TempDir()})
 	s.Expect(mgr.Add(git)).To(Succeed())
 	repositories := git.NewSubscriber()
 	s.Expect(informercache.AddIndexes(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())

@@ -6,7 +6,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -59,7 +58,7 @@ func TestUpdateThatKnowsADigestDoesNotGetTheArtifactOfAnotherSource(t *testing.T
 func TestUpdateIsRefusedTheSourceOfAnotherNamespace(t *testing.T) {
 	s := newStage(t)
 	s.startController()
-	other := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "other-"}}
+	other := &corev1.Namespace{GenerateName: "other-"}
 	s.Expect(s.client.Create(t.Context(), other)).To(Succeed())
 	published := s.publish("name: app")
 	published.SourceRef.Namespace = other.Name

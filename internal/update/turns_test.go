@@ -69,7 +69,7 @@ func (u *unreadable) List(_ context.Context, list ctrlclient.ObjectList, _ ...ct
 	if u.asked++; u.asked == 1 {
 		return errors.New("the cache is not there yet")
 	}
-	running := autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "running"}}
+	running := autov1alpha1.Update{Namespace: "ns", Name: "running"}
 	running.Status.StartTime = new(metav1.Now())
 	list.(*autov1alpha1.UpdateList).Items = []autov1alpha1.Update{running}
 	return nil
@@ -78,7 +78,7 @@ func (u *unreadable) List(_ context.Context, list ctrlclient.ObjectList, _ ...ct
 func TestOperationsThatRunAreCountedEvenIfTheyCannotBeListedAtFirst(t *testing.T) {
 	g := NewWithT(t)
 	turns, reader := newTurns(1, false, nil), &unreadable{}
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "update"}}
+	update := &autov1alpha1.Update{Namespace: "ns", Name: "update"}
 	_, err := turns.ask(t.Context(), reader, update, time.Now())
 	g.Expect(err).To(MatchError(ContainSubstring("list the updates that run")))
 	for range 2 {

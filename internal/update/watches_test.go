@@ -19,7 +19,7 @@ var watchedLabels = map[string]string{meta.LabelKeyWatch: meta.LabelValueWatchEn
 
 func (s *stage) newWatchedSecret(name string, data map[string]string) *corev1.Secret {
 	s.t.Helper()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: watchedLabels}, StringData: data}
+	secret := &corev1.Secret{Namespace: s.namespace, Name: name, Labels: watchedLabels, StringData: data}
 	s.Expect(s.client.Create(s.t.Context(), secret)).To(Succeed())
 	return secret
 }
@@ -67,7 +67,7 @@ func TestUpdateShowsWhichVersionsItRead(t *testing.T) {
 	first := s.newWatchedSecret("first", map[string]string{"k": "1"})
 	s.newSecret("unwatched", map[string]string{"k": "1"})
 	s.newWatchedSecret("unused", map[string]string{"k": "1"})
-	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "settings", Labels: watchedLabels}, Data: map[string]string{"k": "1"}}
+	settings := &corev1.ConfigMap{Namespace: s.namespace, Name: "settings", Labels: watchedLabels, Data: map[string]string{"k": "1"}}
 	s.Expect(s.client.Create(t.Context(), settings)).To(Succeed())
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
 		workspace.Spec.Env = []corev1.EnvVar{{Name: "A", ValueFrom: secretKey("first", "k")}, {Name: "B", ValueFrom: secretKey("unwatched", "k")}}

@@ -97,8 +97,7 @@ func decide(o observation) decision {
 
 // reasonOf returns the reason for an agent that does not answer, or rejects the controller.
 func reasonOf(err error) string {
-	var failed *client.Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*client.Error](err); ok {
 		switch failed.Code {
 		case codes.Unauthenticated:
 			return autov1alpha1.UnauthenticatedReason

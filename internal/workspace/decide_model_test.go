@@ -92,7 +92,7 @@ func (s *modelState) observe() observation {
 
 // workspace returns the Workspace with its status before the decision.
 func (s *modelState) workspace() *autov1alpha1.Workspace {
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Generation: 3}, Status: autov1alpha1.WorkspaceStatus{ObservedGeneration: -1}}
+	workspace := &autov1alpha1.Workspace{Generation: 3, Status: autov1alpha1.WorkspaceStatus{ObservedGeneration: -1}}
 	earlier := map[string]observation{"starting": {agent: starting}, "ready": {agent: running, pulumiVersion: supportedPulumi}, "failing": {agent: failed},
 		"stalled": {agent: stalled}, "deleting": {deleting: true}}
 	if o, found := earlier[s.before]; found {

@@ -113,7 +113,7 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, before := range []func(*autov1alpha1.Workspace){wasNew, wasReady, wasStalled} {
 				g := NewWithT(t)
-				workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Generation: 3}}
+				workspace := &autov1alpha1.Workspace{Generation: 3}
 				before(workspace)
 				observedBefore := workspace.Status.ObservedGeneration
 				if tt.observed.deleting {
@@ -200,7 +200,7 @@ func TestConfigurationIsStructuredWhenAValueIsNotText(t *testing.T) {
 func TestNewWorkspaceIsNotShownToBeOnItsWayForAMoment(t *testing.T) {
 	g := NewWithT(t)
 	now := time.Now()
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now)}}
+	workspace := &autov1alpha1.Workspace{CreationTimestamp: metav1.NewTime(now)}
 	starting, failing := decision{state: stateStarting}, decision{state: stateFailing}
 	g.Expect(starting.hiddenFor(workspace, now)).To(Equal(showAfter))
 	g.Expect(starting.hiddenFor(workspace, now.Add(showAfter))).To(BeZero())

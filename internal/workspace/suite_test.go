@@ -106,7 +106,7 @@ func newStage(t *testing.T) *stage {
 	g.Expect(autov1alpha1.AddToScheme(scheme)).To(Succeed())
 	client, err := ctrlclient.New(cluster.Config(), ctrlclient.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "workspace-"}}
+	namespace := &corev1.Namespace{GenerateName: "workspace-"}
 	g.Expect(client.Create(t.Context(), namespace)).To(Succeed())
 	dir, err := os.MkdirTemp("", "workspaces-")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -169,7 +169,7 @@ func (s *stage) startControllerOf(agents runtime.Runtime) (stop func()) {
 // create creates a Workspace.
 func (s *stage) create(name string, spec autov1alpha1.WorkspaceSpec) *autov1alpha1.Workspace {
 	s.t.Helper()
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: spec}
+	workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: name, Spec: spec}
 	s.Expect(s.client.Create(s.t.Context(), workspace)).To(Succeed())
 	return workspace
 }

@@ -9,7 +9,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -26,7 +25,7 @@ func TestWorkspaceBecomesReadyWithItsAgent(t *testing.T) {
 		{Local: &autov1alpha1.LocalSource{Dir: "program"}},
 		{Git: &autov1alpha1.GitSource{URL: "https://example.invalid/repository", Ref: "main"}},
 	} {
-		workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, GenerateName: "app-"}, Spec: spec}
+		workspace := &autov1alpha1.Workspace{Namespace: s.namespace, GenerateName: "app-", Spec: spec}
 		s.Expect(s.client.Create(t.Context(), workspace)).To(Succeed())
 		s.await(workspace, beReady())
 		s.Expect(workspace.Status.Address).To(And(HavePrefix("unix:"+s.options.Dir), HaveSuffix("agent.sock")))

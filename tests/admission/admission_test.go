@@ -66,12 +66,12 @@ func setup(cp *controlplane.ControlPlane) error {
 		return err
 	}
 	objects := []client.Object{
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "bypass"}, Rules: []rbacv1.PolicyRule{
+		&rbacv1.ClusterRole{Name: "bypass", Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{"pulumi.com"}, Resources: []string{"stacks"}, Verbs: []string{"bypass"}},
 		}},
 	}
 	for _, namespace := range []string{"bank", "shop"} {
-		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+		objects = append(objects, &corev1.Namespace{Name: namespace})
 	}
 	objects = append(objects, binding("bank", "alice", "stack-controller-approver"), binding("shop", "dan", "stack-controller-approver"),
 		binding("bank", "tenant", "stack-controller-edit"), binding("bank", "tenant", "stack-controller-view"),
@@ -86,9 +86,9 @@ func setup(cp *controlplane.ControlPlane) error {
 
 func binding(namespace, user, role string) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: user + "-" + role},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		Namespace: namespace, Name: user + "-" + role,
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}
 }
 
@@ -100,8 +100,8 @@ func as(g *WithT, user string) client.Client {
 
 func approval(namespace, by string) *autov1alpha1.Approval {
 	return &autov1alpha1.Approval{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "a-"},
-		Spec:       autov1alpha1.ApprovalSpec{Update: "app-1", Digest: digest, Decision: autov1alpha1.ApprovalApprove, By: by},
+		Namespace: namespace, GenerateName: "a-",
+		Spec: autov1alpha1.ApprovalSpec{Update: "app-1", Digest: digest, Decision: autov1alpha1.ApprovalApprove, By: by},
 	}
 }
 
@@ -131,7 +131,7 @@ func TestApprovalIsByWhoMakesIt(t *testing.T) {
 
 func TestWhoEditsAStackCannotWeakenItsApproval(t *testing.T) {
 	g := NewWithT(t)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "app"}, Spec: pulumiv1.StackSpec{Stack: "dev",
+	stack := &pulumiv1.Stack{Namespace: "bank", Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev",
 		Approval: &pulumiv1.ApprovalPolicy{ExpiresAfter: metav1.Duration{Duration: time.Hour}, Operations: []pulumiv1.ApprovedOperation{pulumiv1.ApprovedUp, pulumiv1.ApprovedDestroy}}}}
 	g.Expect(as(g, "tenant").Create(t.Context(), stack)).To(Succeed())
 	edit := func(user string, change func(*pulumiv1.StackSpec), options ...client.UpdateOption) error {
@@ -190,7 +190,7 @@ func TestWhoEditsAStackCannotWeakenItsApproval(t *testing.T) {
 
 func TestStatusOfAStackIsNotForThoseWhoEditIt(t *testing.T) {
 	g := NewWithT(t)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "forged"}, Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	stack := &pulumiv1.Stack{Namespace: "bank", Name: "forged", Spec: pulumiv1.StackSpec{Stack: "dev"}}
 	g.Expect(as(g, "tenant").Create(t.Context(), stack)).To(Succeed())
 	stack.Status.Plan = &pulumiv1.PlanStatus{Name: "mine", State: pulumiv1.PlanApproved, Operation: pulumiv1.ApprovedUp}
 	g.Expect(as(g, "tenant").Status().Update(t.Context(), stack.DeepCopy())).To(Satisfy(forbidden))
@@ -202,11 +202,11 @@ func TestStatusOfAStackIsNotForThoseWhoEditIt(t *testing.T) {
 // Whoever may create and edit Updates must not make one that its Stack takes for its own, see internal/stack.isTrusted for the other half.
 func TestOnlyTheControllerOfAStackMakesAnUpdateOneOfTheStack(t *testing.T) {
 	g := NewWithT(t)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", GenerateName: "owner-"}, Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	stack := &pulumiv1.Stack{Namespace: "bank", GenerateName: "owner-", Spec: pulumiv1.StackSpec{Stack: "dev"}}
 	g.Expect(admin.Create(t.Context(), stack)).To(Succeed())
 	owners := []metav1.OwnerReference{{APIVersion: "pulumi.com/v1", Kind: "Stack", Name: stack.Name, UID: stack.UID}}
 	update := func(owners []metav1.OwnerReference) *autov1alpha1.Update {
-		return &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", GenerateName: "u-", OwnerReferences: owners},
+		return &autov1alpha1.Update{Namespace: "bank", GenerateName: "u-", OwnerReferences: owners,
 			Spec: autov1alpha1.UpdateSpec{WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypePreview}}
 	}
 	tenant := as(g, "tenant")

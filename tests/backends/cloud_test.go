@@ -2,6 +2,7 @@ package backends_test
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -113,9 +114,7 @@ func (a *app) row(kind, name string) map[string]string {
 // refusingServer answers every request with the status and the headers, like a service that denies access.
 func refusingServer(t *testing.T, status int, headers http.Header) (address string) {
 	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {
-		for name, values := range headers {
-			response.Header()[name] = values
-		}
+		maps.Copy(response.Header(), headers)
 		response.WriteHeader(status)
 		_ = json.NewEncoder(response).Encode(map[string]any{"code": status, "message": http.StatusText(status)})
 	}))

@@ -9,7 +9,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -66,8 +65,8 @@ func TestPodsThatDoNotStayAsTheyWereAreFound(t *testing.T) {
 	g := NewWithT(t)
 	pod := func(name string, uid types.UID, restarts int32) corev1.Pod {
 		return corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: uid},
-			Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{RestartCount: restarts}}},
+			Namespace: "ns", Name: name, UID: uid,
+			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{RestartCount: restarts}}},
 		}
 	}
 	before := restarts{}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -97,8 +96,8 @@ func (b *podBench) provide(ctx context.Context, name string) (*stage.App, *pulum
 		return nil, nil, err
 	}
 	script := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: wrapperName},
-		Data:       map[string]string{"pulumi": wrapper(imageCLI, filepath.Join(b.stateMount(), callsFile))},
+		Namespace: app.Namespace, Name: wrapperName,
+		Data: map[string]string{"pulumi": wrapper(imageCLI, filepath.Join(b.stateMount(), callsFile))},
 	}
 	if err := b.system.Client.Create(ctx, script); err != nil {
 		return nil, nil, fmt.Errorf("create the wrapper of the CLI: %w", err)
@@ -120,11 +119,10 @@ func (b *podBench) calls() *callLog {
 // noteCalls makes the workspace run the wrapper instead of the CLI.
 func noteCalls(stack *pulumiv1.Stack) {
 	spec := stack.Spec.WorkspaceTemplate.Spec.PodTemplate.Spec
-	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: wrapperName, VolumeSource: corev1.VolumeSource{
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: wrapperName,
 		ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: wrapperName}, DefaultMode: ptr.To[int32](0o555),
-		},
-	}})
+			Name: wrapperName, DefaultMode: ptr.To[int32](0o555),
+		}})
 	pulumi := &spec.Containers[0]
 	pulumi.VolumeMounts = append(pulumi.VolumeMounts, corev1.VolumeMount{Name: wrapperName, MountPath: wrapperMount, ReadOnly: true})
 	pulumi.Env = append(pulumi.Env, corev1.EnvVar{Name: "PATH", Value: wrapperMount + ":" + imagePath})

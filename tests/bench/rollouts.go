@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -215,7 +214,7 @@ func checkAll(ctx context.Context, system *stage.Stage, namespace string, names 
 	change := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"spec":{"drift":{"interval":"24h"}}}`, pulumiv1.DriftCheckAnnotation, token)
 	start := time.Now()
 	for _, name := range names {
-		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		stack := &pulumiv1.Stack{Namespace: namespace, Name: name}
 		if err := system.Client.Patch(ctx, stack, client.RawPatch(types.MergePatchType, change)); err != nil {
 			return 0, fmt.Errorf("ask for a check of Stack %s: %w", name, err)
 		}

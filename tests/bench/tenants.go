@@ -79,7 +79,7 @@ func (b *podBench) greedyTenant(ctx context.Context) (greedy, other *pressure.Te
 	}
 	tenants := map[string]*pressure.Tenant{}
 	for _, name := range []string{greedyName, otherName} {
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: b.system.NamespaceLabels}}
+		namespace := &corev1.Namespace{Name: name, Labels: b.system.NamespaceLabels}
 		if err := b.system.Client.Create(ctx, namespace); err != nil {
 			return nil, nil, fmt.Errorf("create the namespace of a tenant: %w", err)
 		}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,7 +73,7 @@ func benchWebhook(ctx context.Context, s settings, limits *measure.Limits, out i
 // createReceiver creates a Receiver for the app's GitRepository, and returns the URL of its webhook.
 func createReceiver(ctx context.Context, system *stage.Stage, app *stage.App) (url string, err error) {
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: "webhook"}, StringData: map[string]string{"token": webhookToken},
+		Namespace: app.Namespace, Name: "webhook", StringData: map[string]string{"token": webhookToken},
 	}
 	receiver := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "notification.toolkit.fluxcd.io/v1", "kind": "Receiver",

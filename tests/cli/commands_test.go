@@ -269,8 +269,8 @@ func TestObjectsAreGivenToProgramsAsTheAPIServerHasThem(t *testing.T) {
 func TestWhatAnotherWroteDoesNothingToTheTerminal(t *testing.T) {
 	s := scene.New(t, system, "escapes", scene.Patience)
 	s.Enter(nil, &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: "rude", Labels: map[string]string{"recorded": "true"}},
-		Spec:       pulumiv1.StackSpec{Stack: "\x1b]0;title\x07\x1b[2Jdev\r\nmore"},
+		Namespace: s.Name, Name: "rude", Labels: map[string]string{"recorded": "true"},
+		Spec: pulumiv1.StackSpec{Stack: "\x1b]0;title\x07\x1b[2Jdev\r\nmore"},
 	})
 	answer := ask(s, "get", "stacks", "-o", "wide")
 	s.Expect(answer.out).To(And(ContainSubstring("dev more"), Not(ContainSubstring("\x1b")), Not(ContainSubstring("\a"))))
@@ -284,7 +284,7 @@ func TestWatchShowsEachChangeUntilItIsInterrupted(t *testing.T) {
 	out := &buffer{}
 	code := make(chan int)
 	go func() { code <- follow(ctx, out, "get", "stacks", "-w", "-n", s.Name) }()
-	s.Create(&pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: "one", Labels: map[string]string{"recorded": "true"}}})
+	s.Create(&pulumiv1.Stack{Namespace: s.Name, Name: "one", Labels: map[string]string{"recorded": "true"}})
 	s.Eventually(out.String).Should(MatchRegexp(`(?m)^one +False +Unknown`))
 	s.ChangeStack("one", func(stack *pulumiv1.Stack) { stack.Spec.Suspend = true })
 	s.Eventually(out.String).Should(MatchRegexp(`(?m)^one +True +Unknown`))
@@ -322,9 +322,9 @@ func TestLogsShowWhatPulumiPrintedInTheLastUpdate(t *testing.T) {
 func deployment(s *scene.Scene, name, image string) *appsv1.Deployment {
 	labels := map[string]string{"app": name}
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: name, Labels: map[string]string{
+		Namespace: s.Name, Name: name, Labels: map[string]string{
 			"kustomize.toolkit.fluxcd.io/name": "operators", "kustomize.toolkit.fluxcd.io/namespace": "flux-system",
-		}},
+		},
 		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "manager", Image: image}}},
 		}},
@@ -334,7 +334,7 @@ func deployment(s *scene.Scene, name, image string) *appsv1.Deployment {
 // taken returns a Stack that the operator deployed and that must be changed for this controller.
 func taken(s *scene.Scene) *pulumiv1.Stack {
 	return &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: "taken", Labels: map[string]string{"recorded": "true"}},
+		Namespace: s.Name, Name: "taken", Labels: map[string]string{"recorded": "true"},
 		Spec: pulumiv1.StackSpec{
 			Stack: "dev", DestroyOnFinalize: true, GitSource: pulumiv1.GitSource{ProjectRepo: "git@git.example.com:acme/infrastructure", Branch: "main"},
 			EnvRefs: map[string]pulumiv1.ResourceRef{

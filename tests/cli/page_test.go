@@ -33,7 +33,7 @@ func TestPageShowsWhatTheCommandLinePrints(t *testing.T) {
 		return fmt.Sprintf("<!-- output: %s -->\n\n```text\n%s```\n", name, golden)
 	})
 	pages.Keep(t, page, text, updateCommand, *updateDocs)
-	for _, line := range strings.Split(cli(t.Context(), today, "__complete", "").out, "\n") {
+	for line := range strings.SplitSeq(cli(t.Context(), today, "__complete", "").out, "\n") {
 		name, _, isCommand := strings.Cut(line, "\t")
 		if isCommand && name != "help" {
 			g.Expect(text).To(MatchRegexp("[ `]"+name+"[` ]"), "the page does not have the command")

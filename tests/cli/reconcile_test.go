@@ -11,7 +11,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
@@ -76,8 +75,8 @@ func TestTextOfAPlanThatSomebodyReplacedIsNotShown(t *testing.T) {
 	_, _ = zip.Write([]byte("+ create harmless\n"))
 	p.Succeed(zip.Close())
 	forged := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name, Labels: secret.Labels, OwnerReferences: secret.OwnerReferences},
-		Immutable:  secret.Immutable, Data: maps.Clone(secret.Data),
+		Namespace: secret.Namespace, Name: secret.Name, Labels: secret.Labels, OwnerReferences: secret.OwnerReferences,
+		Immutable: secret.Immutable, Data: maps.Clone(secret.Data),
 	}
 	forged.Data[autov1alpha1.PlanTextKey] = text.Bytes()
 	p.Create(forged)

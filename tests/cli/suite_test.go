@@ -17,7 +17,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -54,7 +53,7 @@ func run(m *testing.M) int {
 
 // record creates the recorded objects.
 func record(ctx context.Context) error {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: recorded}}
+	namespace := &corev1.Namespace{Name: recorded}
 	if err := system.Client.Create(ctx, namespace); err != nil {
 		return fmt.Errorf("create namespace %s: %w", recorded, err)
 	}

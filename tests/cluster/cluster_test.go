@@ -150,7 +150,7 @@ func TestKubeletTakesNoRequestsFromPods(t *testing.T) {
 // newService creates a service for the pod of the same name.
 func newService(g *WithT, t *testing.T, namespace, name string, port, target int32) {
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Name: name,
 		Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"app": name},
 			Ports:    []corev1.ServicePort{{Port: port, TargetPort: intstr.FromInt32(target)}},
@@ -194,7 +194,7 @@ func cloned(g *WithT, t *testing.T, namespace string, repository *gitserver.Repo
 	c, err := client.New(shared.Config(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	source := &sourcev1.GitRepository{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "demo"},
+		Namespace: namespace, Name: "demo",
 		Spec: sourcev1.GitRepositorySpec{
 			URL:       repository.URL,
 			Interval:  metav1.Duration{Duration: time.Hour},

@@ -103,7 +103,7 @@ func containerOf(pid int, mounts, groups string) Container {
 
 // mountOf returns where the hierarchy with the controllers is mounted. The hierarchy without controllers is version 2.
 func mountOf(mounts, controllers string) string {
-	wanted := strings.Split(controllers, ",")[0]
+	wanted, _, _ := strings.Cut(controllers, ",")
 	for line := range strings.Lines(mounts) {
 		fields := strings.Fields(line)
 		switch {

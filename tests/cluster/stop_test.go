@@ -138,7 +138,7 @@ func descendants(pid int) []int {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i]))
 		for _, task := range tasks {
 			content, _ := os.ReadFile(task) // a process that has ended has none
-			for _, field := range strings.Fields(string(content)) {
+			for field := range strings.FieldsSeq(string(content)) {
 				if child, err := strconv.Atoi(field); err == nil {
 					all = append(all, child)
 				}
@@ -274,7 +274,7 @@ func TestMain(m *testing.M) {
 
 // newNamespace creates a namespace, with labels given as pairs, and deletes it when the test ends.
 func newNamespace(g *WithT, t *testing.T, labels map[string]string) string {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: labels}}
+	namespace := &corev1.Namespace{GenerateName: "test-", Labels: labels}
 	namespace, err := clients.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
@@ -291,7 +291,7 @@ func newNamespace(g *WithT, t *testing.T, labels map[string]string) string {
 func shell(name, script string) *corev1.Pod {
 	no, yes, user, now := false, true, int64(1000), int64(0)
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Name: name, Labels: map[string]string{"app": name},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &now,
 			RestartPolicy:                 corev1.RestartPolicyNever,

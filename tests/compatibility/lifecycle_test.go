@@ -10,7 +10,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,7 +38,7 @@ func (s *play) listFiles() []string {
 
 // delete deletes the Stack and waits until the object is gone.
 func (s *play) delete(name string) {
-	s.Expect(system.Client.Delete(s.Context(), &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: name}})).To(Succeed())
+	s.Expect(system.Client.Delete(s.Context(), &pulumiv1.Stack{Namespace: s.Name, Name: name})).To(Succeed())
 	s.AwaitAbsent(name, &pulumiv1.Stack{})
 }
 

@@ -97,7 +97,7 @@ func TestKubectlWaitsForAStackAsScriptsDo(t *testing.T) {
 func (s *play) patchStatus(name, change string) {
 	content, err := yaml.YAMLToJSON([]byte("{status: " + change + "}"))
 	s.Succeed(err)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: name}}
+	stack := &pulumiv1.Stack{Namespace: s.Name, Name: name}
 	s.Expect(system.Client.Status().Patch(s.Context(), stack, client.RawPatch(types.MergePatchType, content))).To(Succeed())
 }
 
@@ -152,7 +152,7 @@ func TestStatusOfAnotherTypeIsRefused(t *testing.T) {
 		s.Succeed(err)
 		content, err = yaml.YAMLToJSON(content)
 		s.Succeed(err)
-		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: "plain"}}
+		stack := &pulumiv1.Stack{Namespace: s.Name, Name: "plain"}
 		err = system.Client.Status().Patch(t.Context(), stack, client.RawPatch(types.MergePatchType, content), client.DryRunAll)
 		s.Expect(err).To(MatchError(ContainSubstring(strings.NewReplacer(".*", ".key").Replace(field.path))), fmt.Sprint(field.path))
 	}
@@ -227,7 +227,7 @@ func TestStackInANamespaceThatGoesSaysWhatToDo(t *testing.T) {
 	s.awaitReady("files")
 	s.AwaitAbsent("files", &autov1alpha1.Workspace{})
 	// The deletion of the Stack needs a new Workspace, which a terminating namespace does not admit.
-	s.Expect(system.Client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Name}})).To(Succeed())
+	s.Expect(system.Client.Delete(t.Context(), &corev1.Namespace{Name: s.Name})).To(Succeed())
 	s.AwaitStack("files", notReady(pulumiv1.NamespaceTerminatingReason, pulumiv1.OrphanAnnotation))
 	s.patch("files", "{metadata: {annotations: {"+pulumiv1.OrphanAnnotation+": 'true'}}}")
 	s.AwaitAbsent("files", &pulumiv1.Stack{})

@@ -19,7 +19,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -151,7 +150,7 @@ func newPlayWithoutChecks(t *testing.T, namespace string) *play {
 	s.addresses = strings.NewReplacer(gitAddress+"/", system.Git.URL(""), privateAddress, host.http.URL, sshAddress, host.ssh.SSHAddress(),
 		backendAddress, "file://"+state, commitAddress, programsCommit, filesDirectory, s.files,
 		"PRIVATE_KEY", base64.StdEncoding.EncodeToString([]byte(host.privateKey)), "KNOWN_HOSTS", base64.StdEncoding.EncodeToString([]byte(host.knownHosts)))
-	s.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	s.Create(&corev1.Namespace{Name: namespace})
 	s.apply("shared")
 	return s
 }
@@ -251,7 +250,7 @@ func (s *play) replace(name string) {
 func (s *play) patch(name, change string) {
 	content, err := yaml.YAMLToJSON([]byte(s.addresses.Replace(change)))
 	s.Succeed(err)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: name}}
+	stack := &pulumiv1.Stack{Namespace: s.Name, Name: name}
 	s.Expect(system.Client.Patch(s.Context(), stack, client.RawPatch(types.MergePatchType, content), client.FieldOwner(user))).To(Succeed())
 }
 

@@ -66,7 +66,7 @@ func newClient(g *WithT, config *rest.Config) client.Client {
 
 // newNamespace creates a namespace and deletes it when the test ends.
 func newNamespace(g *WithT, t *testing.T, c client.Client) *corev1.Namespace {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	namespace := &corev1.Namespace{GenerateName: "test-"}
 	g.Expect(c.Create(t.Context(), namespace)).To(Succeed())
 	t.Cleanup(func() {
 		g.Expect(client.IgnoreNotFound(c.Delete(context.Background(), namespace))).To(Succeed())
@@ -89,7 +89,7 @@ func TestNamespaceDeletionCompletes(t *testing.T) {
 	g := NewWithT(t)
 	c := newClient(g, cluster.Config())
 	namespace := newNamespace(g, t, c)
-	content := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "content"}}
+	content := &corev1.ConfigMap{Namespace: namespace.Name, Name: "content"}
 	g.Expect(c.Create(t.Context(), content)).To(Succeed())
 
 	g.Expect(c.Delete(t.Context(), namespace)).To(Succeed())
@@ -103,17 +103,16 @@ func TestOwnedObjectIsCollectedWithItsOwner(t *testing.T) {
 	c := newClient(g, cluster.Config())
 	namespace := newNamespace(g, t, c)
 	owner := &sourcev1.GitRepository{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "owner"},
-		Spec:       sourcev1.GitRepositorySpec{URL: "https://example.com/unused", Suspend: true, Interval: metav1.Duration{Duration: time.Hour}},
+		Namespace: namespace.Name, Name: "owner",
+		Spec: sourcev1.GitRepositorySpec{URL: "https://example.com/unused", Suspend: true, Interval: metav1.Duration{Duration: time.Hour}},
 	}
 	g.Expect(c.Create(t.Context(), owner)).To(Succeed())
-	owned := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+	owned := &corev1.Secret{
 		Namespace: namespace.Name,
 		Name:      "owned",
 		OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.GitRepositoryKind, Name: owner.Name, UID: owner.UID},
-		},
-	}}
+		}}
 	g.Expect(c.Create(t.Context(), owned)).To(Succeed())
 
 	g.Expect(c.Delete(t.Context(), owner)).To(Succeed())
@@ -133,14 +132,14 @@ func TestUserHasOnlyTheRightsThatWereGranted(t *testing.T) {
 	g.Expect(list()).To(Satisfy(apierrors.IsForbidden))
 
 	role := &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "readers"},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"}}},
+		Namespace: namespace.Name, Name: "readers",
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"}}},
 	}
 	g.Expect(admin.Create(t.Context(), role)).To(Succeed())
 	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "readers"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "developers"}},
+		Namespace: namespace.Name, Name: "readers",
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "developers"}},
 	}
 	g.Expect(admin.Create(t.Context(), binding)).To(Succeed())
 	g.Eventually(list, patience).Should(Succeed())
@@ -188,7 +187,7 @@ func TestSourceControllerPublishesACommitAsAnArtifact(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 
 	source := &sourcev1.GitRepository{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "demo"},
+		Namespace: namespace.Name, Name: "demo",
 		Spec: sourcev1.GitRepositorySpec{
 			URL:       repository.URL,
 			Interval:  metav1.Duration{Duration: time.Hour},

@@ -40,10 +40,10 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 			return launch{}, err
 		}
 		cp.config = &rest.Config{
-			Host:            "https://" + address,
-			BearerToken:     cp.credentials.tokens[administrator],
-			TLSClientConfig: rest.TLSClientConfig{CAData: cp.credentials.servingCA},
-			QPS:             -1, // the server's own flow control is enough
+			Host:        "https://" + address,
+			BearerToken: cp.credentials.tokens[administrator],
+			CAData:      cp.credentials.servingCA,
+			QPS:         -1, // the server's own flow control is enough
 		}
 		// A loopback address cannot be an endpoint of the service "kubernetes".
 		endpoints := "none"

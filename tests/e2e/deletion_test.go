@@ -359,7 +359,7 @@ func TestStackThatNeverDeployedAnythingGoesThoughItsStackExists(t *testing.T) {
 // can be created in it.
 func (p *play) deleteNamespace() {
 	p.Helper()
-	p.Expect(system.Client.Delete(p.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Name}})).To(Succeed())
+	p.Expect(system.Client.Delete(p.Context(), &corev1.Namespace{Name: p.Name})).To(Succeed())
 }
 
 // awaitNamespaceGone waits until the namespace, and so everything in it, is gone.

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -79,7 +80,7 @@ func (r *resourcePlay) waitsFor(before *pulumiv1.Stack) *pulumiv1.Stack {
 func (r *resourcePlay) decide(stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDecision, by string, changes ...func(*autov1alpha1.Approval)) *autov1alpha1.Approval {
 	r.Helper()
 	approval := &autov1alpha1.Approval{
-		ObjectMeta: metav1.ObjectMeta{Namespace: r.Name, GenerateName: r.Name + "-"},
+		Namespace: r.Name, GenerateName: r.Name + "-",
 		Spec: autov1alpha1.ApprovalSpec{Update: stack.Status.Plan.Name, Digest: stack.Status.Plan.Digest, Decision: decision,
 			Reason: "CHG-42", By: by},
 	}
@@ -254,7 +255,7 @@ func planning(p *play) *planner {
 			Key: "password", ValueFrom: &autov1alpha1.ConfigValueFrom{SecretKeyRef: &autov1alpha1.KeyReference{Name: "config", Key: "password"}},
 		}}}}
 	})
-	p.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}, p.Secret("config", map[string]string{"password": secretCanary}), workspace)
+	p.Create(&corev1.Namespace{Name: p.Name}, p.Secret("config", map[string]string{"password": secretCanary}), workspace)
 	p.Eventually(func() bool { return conditions.IsReady(p.Workspace()) }).Should(BeTrue())
 	p.InstallProvider(p.Name)
 	return r
@@ -403,9 +404,7 @@ func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
 	replace := func(change func(*corev1.Secret)) {
 		replaced := &corev1.Secret{ObjectMeta: r.Meta(secret.Name), Data: map[string][]byte{}, Immutable: new(true)}
 		replaced.OwnerReferences = secret.OwnerReferences
-		for key, value := range secret.Data {
-			replaced.Data[key] = value
-		}
+		maps.Copy(replaced.Data, secret.Data)
 		change(replaced)
 		r.Succeed(client.IgnoreNotFound(system.Client.Delete(r.Context(), &corev1.Secret{ObjectMeta: r.Meta(secret.Name)})))
 		r.Create(replaced)

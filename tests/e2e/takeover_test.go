@@ -135,13 +135,11 @@ func (p *play) formerUpdate(name string, progressing metav1.ConditionStatus, pro
 	stack := &pulumiv1.Stack{}
 	p.Get(p.Name, stack)
 	update := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.Name, Name: name, Finalizers: []string{pulumiv1.Finalizer},
-			Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentStack, pulumiv1.StackNameLabel: p.Name},
-			OwnerReferences: []metav1.OwnerReference{
-				*metav1.NewControllerRef(p.Workspace(), autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
-				{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: p.Name, UID: stack.UID, BlockOwnerDeletion: new(true)},
-			},
+		Namespace: p.Name, Name: name, Finalizers: []string{pulumiv1.Finalizer},
+		Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentStack, pulumiv1.StackNameLabel: p.Name},
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(p.Workspace(), autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
+			{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: p.Name, UID: stack.UID, BlockOwnerDeletion: new(true)},
 		},
 		Spec: autov1alpha1.UpdateSpec{
 			WorkspaceName: p.Name, StackName: stack.Spec.Stack, Type: autov1alpha1.UpdateTypeUp,

@@ -77,7 +77,7 @@ func TestStackWithoutSourceRunsTheProgramOfItsWorkspace(t *testing.T) {
 	stack := p.newStack()
 	stack.Spec.FluxSource = nil
 	stack.Spec.WorkspaceTemplate = &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{Local: &autov1alpha1.LocalSource{}}}
-	p.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}, stack)
+	p.Create(&corev1.Namespace{Name: p.Name}, stack)
 	// While the Stack waits for its Secret, the test can write the program.
 	p.Await(notReady(pulumiv1.SecretNotFoundReason))
 	p.bringProgram(1)
@@ -97,7 +97,7 @@ func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
 	workspace := p.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) {
 		spec.Flux = &autov1alpha1.FluxSource{URL: artifact.URL, Digest: artifact.Digest}
 	})
-	p.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}, workspace)
+	p.Create(&corev1.Namespace{Name: p.Name}, workspace)
 	for _, kind := range []autov1alpha1.UpdateType{
 		autov1alpha1.UpdateTypePreview, autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypeRefresh, autov1alpha1.UpdateTypeDestroy,
 	} {

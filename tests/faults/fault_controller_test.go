@@ -178,7 +178,7 @@ func deleteLease(ctx context.Context, on *target) (campaign.Heal, error) {
 	if err != nil {
 		return heal, err
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: leaseName}}
+	lease := &coordinationv1.Lease{Namespace: stage.Namespace, Name: leaseName}
 	return heal, on.Remove(ctx, lease)
 }
 
@@ -217,7 +217,7 @@ func deleteSecret(ctx context.Context, on *target) (campaign.Heal, error) {
 	victim := on.Any()
 	secret := func() *corev1.Secret {
 		return &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: victim.Namespace, Name: stage.PassphraseSecret},
+			Namespace: victim.Namespace, Name: stage.PassphraseSecret,
 			StringData: map[string]string{stage.PassphraseKey: passphrase},
 		}
 	}
@@ -247,7 +247,7 @@ func deleteUpdate(ctx context.Context, on *target) (campaign.Heal, error) {
 // deleteWorkspace deletes the Workspace of a Stack, which ends the agent and its operation.
 func deleteWorkspace(ctx context.Context, on *target) (campaign.Heal, error) {
 	victim := on.Any()
-	return nil, on.Remove(ctx, &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: victim.Namespace, Name: victim.Name}})
+	return nil, on.Remove(ctx, &autov1alpha1.Workspace{Namespace: victim.Namespace, Name: victim.Name})
 }
 
 // deleteNamespace deletes a namespace, and so the Stack, its source and its Secret at the same time.
@@ -257,7 +257,7 @@ func deleteNamespace(ctx context.Context, on *target) (campaign.Heal, error) {
 		return nil, nil
 	}
 	victim.Evict()
-	return nil, on.Remove(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: victim.Namespace}})
+	return nil, on.Remove(ctx, &corev1.Namespace{Name: victim.Namespace})
 }
 
 const century = 100 * 365 * 24 * time.Hour

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -83,7 +82,7 @@ func commandLineOf(pid int) (commandLine, error) {
 		if err != nil {
 			return commandLine{}, fmt.Errorf("read how process %d was started: %w", pid, err)
 		}
-		for _, word := range bytes.Split(bytes.TrimRight(content, "\x00"), []byte{0}) {
+		for word := range bytes.SplitSeq(bytes.TrimRight(content, "\x00"), []byte{0}) {
 			lists[i] = append(lists[i], string(word))
 		}
 	}
@@ -207,8 +206,8 @@ func TestAnUpdateLeftOverAndAnOldCommitAreSeen(t *testing.T) {
 	g.Expect(world.main.stop()).To(Succeed())
 
 	update := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: "left-over"},
-		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: a.Name, StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
+		Namespace: a.Namespace, Name: "left-over",
+		Spec: autov1alpha1.UpdateSpec{WorkspaceName: a.Name, StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
 	}
 	g.Expect(world.Client.Create(ctx, update)).To(Succeed())
 	g.Expect(world.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("Update left-over is")))

@@ -238,8 +238,8 @@ func refuse(response http.ResponseWriter) {
 	response.Header().Set("Content-Type", "application/json")
 	response.WriteHeader(http.StatusConflict)
 	_ = json.NewEncoder(response).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-		Status:   metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
+		APIVersion: "v1", Kind: "Status",
+		Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
 		Message: "the object has been modified; please apply your changes to the latest version and try again",
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -165,9 +166,7 @@ func serve(b base) (*registry, error) {
 	r := &registry{
 		address: listener.Addr().String(), base: b.digest, blobs: map[string]blob{}, tags: map[string]string{},
 	}
-	for digest, content := range b.blobs {
-		r.blobs[digest] = content
-	}
+	maps.Copy(r.blobs, b.blobs)
 	r.server = &http.Server{Handler: r, ReadTimeout: registryTimeout}
 	go func() {
 		// Serve always returns an error, at the latest after Close. ko reports what goes wrong before that.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"testing"
@@ -65,9 +66,7 @@ func (i storedImage) files(t *testing.T) map[string]storedFile {
 	t.Helper()
 	all := map[string]storedFile{}
 	for _, layer := range i.layers {
-		for name, file := range readTar(t, layer) {
-			all[name] = file
-		}
+		maps.Copy(all, readTar(t, layer))
 	}
 	return all
 }

@@ -166,7 +166,7 @@ func killCgroup(path string) {
 		if err != nil {
 			return nil //nolint:nilerr // as above
 		}
-		for _, process := range bytes.Fields(processes) {
+		for process := range bytes.FieldsSeq(processes) {
 			if pid, err := strconv.Atoi(string(process)); err == nil && pid > 1 {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}

@@ -47,11 +47,11 @@ func (w *walk) leaveObjectsOfTheOperator() {
 	repository, sha, err := system.Git.Create("app", gitserver.Files{"Pulumi.yaml": "name: app\nruntime: yaml\noutputs:\n  x: 1\n"})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.sourceRevision = gitserver.Branch + "@sha1:" + sha
-	flux := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "app"}, Spec: sourcev1.GitRepositorySpec{
+	flux := &sourcev1.GitRepository{Namespace: namespace, Name: "app", Spec: sourcev1.GitRepositorySpec{
 		URL: repository.URL, Interval: metav1.Duration{Duration: patience}, Reference: &sourcev1.GitRepositoryRef{Branch: gitserver.Branch},
 	}}
 	w.Expect(system.Client.Create(w.ctx, flux)).To(Succeed())
-	git := pulumiv1.StackSpec{GitSource: pulumiv1.GitSource{ProjectRepo: repository.URL, Branch: gitserver.Branch}}
+	git := pulumiv1.StackSpec{ProjectRepo: repository.URL, Branch: gitserver.Branch}
 	fromFlux := pulumiv1.StackSpec{FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{
 		APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.GitRepositoryKind, Name: "app",
 	}}}
@@ -111,12 +111,12 @@ func (w *walk) newStack(name string, spec pulumiv1.StackSpec) *pulumiv1.Stack {
 	spec.EnvRefs = map[string]pulumiv1.ResourceRef{
 		"PULUMI_CONFIG_PASSPHRASE": {Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: "pulumi", Key: "passphrase"}},
 	}
-	return &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
+	return &pulumiv1.Stack{Namespace: namespace, Name: name, Spec: spec}
 }
 
 func (w *walk) createProgram() {
 	w.t.Helper()
-	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "app"}}
+	program := &pulumiv1.Program{Namespace: namespace, Name: "app"}
 	w.Expect(yaml.Unmarshal([]byte("program: {outputs: {x: 1}}"), program)).To(Succeed())
 	w.Expect(system.Client.Create(w.ctx, program)).To(Succeed())
 	w.Expect(w.operator.SaveProgram(w.ctx, program)).To(Succeed())
@@ -203,7 +203,7 @@ func (w *walk) leaveObjectsOfThisController() {
 // deployment returns a Deployment for which no controller creates pods.
 func deployment(namespace, name string) *appsv1.Deployment {
 	one, labels := int32(1), map[string]string{"app": name}
-	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: appsv1.DeploymentSpec{
+	return &appsv1.Deployment{Namespace: namespace, Name: name, Spec: appsv1.DeploymentSpec{
 		Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "manager", Image: name + ":v1"}},

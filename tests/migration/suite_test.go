@@ -16,7 +16,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -87,15 +86,15 @@ func setUp(ctx context.Context) (err error) {
 		return err
 	}
 	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: "stack-controller-leader-election"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "stack-controller-leader-election"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: stage.Namespace, Name: "stack-controller"}},
+		Namespace: stage.Namespace, Name: "stack-controller-leader-election",
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "stack-controller-leader-election"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: stage.Namespace, Name: "stack-controller"}},
 	}
 	for _, object := range []client.Object{
 		binding,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: operatorNamespace}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pulumi"}, StringData: map[string]string{"passphrase": "correct horse battery staple"}},
+		&corev1.Namespace{Name: namespace},
+		&corev1.Namespace{Name: operatorNamespace},
+		&corev1.Secret{Namespace: namespace, Name: "pulumi", StringData: map[string]string{"passphrase": "correct horse battery staple"}},
 		deployment(stage.Namespace, "stack-controller"),
 		deployment(operatorNamespace, "pulumi-kubernetes-operator"),
 	} {

@@ -12,7 +12,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -78,7 +77,7 @@ func keepBusy(ctx context.Context, on *stage.Stage) error {
 	if _, err := on.Deploy(ctx, broken, failing); err != nil {
 		return err
 	}
-	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: healthy, Name: healthy}}
+	program := &pulumiv1.Program{Namespace: healthy, Name: healthy}
 	program.Program.Outputs = map[string]apiextensionsv1.JSON{"x": {Raw: []byte("1")}}
 	if err := on.Client.Create(ctx, program); err != nil {
 		return fmt.Errorf("create a program: %w", err)

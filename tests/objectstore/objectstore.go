@@ -134,7 +134,7 @@ func (s *Store) sign(request *http.Request, content []byte, now time.Time) {
 	}, "\n")
 	scope := now.Format(dayFormat) + "/" + Region + "/s3/aws4_request"
 	key := []byte("AWS4" + s.SecretKey)
-	for _, part := range strings.Split(scope, "/") {
+	for part := range strings.SplitSeq(scope, "/") {
 		key = keyedSum(key, part)
 	}
 	signature := keyedSum(key, strings.Join([]string{"AWS4-HMAC-SHA256", now.Format(timeFormat), scope, hexSum([]byte(canonical))}, "\n"))

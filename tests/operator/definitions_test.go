@@ -161,7 +161,7 @@ func TestGuideNamesEachFieldOfASpecificationThatTheOperatorDoesNotKnow(t *testin
 	fields, programs := section(g, "## Fields"), section(g, "### Programs")
 	for kind, definition := range map[string]string{"Stack": newfields.Stacks, "Workspace": newfields.Workspaces, "Update": newfields.Updates} {
 		var named []string
-		for _, row := range strings.Split(fields, "\n") {
+		for row := range strings.SplitSeq(fields, "\n") {
 			if strings.HasPrefix(row, "| "+kind+" ") {
 				for _, name := range namesIn(row) {
 					named = append(named, name[strings.LastIndex(name, ".")+1:])

@@ -151,7 +151,7 @@ func (o Operator) SaveUpdate(ctx context.Context, update *autov1alpha1.Update, p
 
 // ApplyWorkspace applies the Workspace of a Stack, without force.
 func (o Operator) ApplyWorkspace(ctx context.Context, stack *pulumiv1.Stack) (*autov1alpha1.Workspace, error) {
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, Name: stack.Name}}
+	workspace := &autov1alpha1.Workspace{Namespace: stack.Namespace, Name: stack.Name}
 	content := map[string]any{
 		"apiVersion": autov1alpha1.GroupVersion.String(),
 		"kind":       autov1alpha1.WorkspaceKind,
@@ -173,12 +173,10 @@ func (o Operator) ApplyWorkspace(ctx context.Context, stack *pulumiv1.Stack) (*a
 func (o Operator) CreateUpdate(ctx context.Context, stack *pulumiv1.Stack, workspace *autov1alpha1.Workspace, kind autov1alpha1.UpdateType) (*autov1alpha1.Update, error) {
 	yes := true
 	update := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: stack.Namespace, Name: fmt.Sprintf("%s-%x", stack.Name, time.Now().UnixMilli()), Labels: labelsOf(stack),
-			OwnerReferences: []metav1.OwnerReference{
-				*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
-				{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID, BlockOwnerDeletion: &yes},
-			},
+		Namespace: stack.Namespace, Name: fmt.Sprintf("%s-%x", stack.Name, time.Now().UnixMilli()), Labels: labelsOf(stack),
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
+			{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID, BlockOwnerDeletion: &yes},
 		},
 		Spec: autov1alpha1.UpdateSpec{
 			WorkspaceName: workspace.Name, StackName: stack.Spec.Stack, Type: kind,

@@ -42,8 +42,8 @@ func fieldsOf(of reflect.Type) (paths []string) {
 	case reflect.Pointer:
 		return fieldsOf(of.Elem())
 	case reflect.Struct:
-		for i := range of.NumField() {
-			field := of.Field(i)
+		for field := range of.Fields() {
+			field := field
 			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
 			inner := field.Type
 			if inner.Kind() == reflect.Pointer {

@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -129,7 +128,7 @@ func (s *scene) Prepare(ctx context.Context, apps []*campaign.App) error {
 			continue
 		}
 		if a.IsDeleted() {
-			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.Namespace}}
+			namespace := &corev1.Namespace{Name: a.Namespace}
 			if err := s.Remove(ctx, namespace); err != nil {
 				return err
 			}

@@ -340,7 +340,7 @@ func TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard(t *testing.T) {
 	suite.Long(t, "two controllers with pods")
 	a := deploySleeping(t, "moved", "")
 	pod := a.pod()
-	main := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.FluxNamespace, Name: podstage.ControllerName}}
+	main := &appsv1.Deployment{Namespace: cluster.FluxNamespace, Name: podstage.ControllerName}
 	a.Expect(system.Client.Get(a.ctx, client.ObjectKeyFromObject(main), main)).To(Succeed())
 	args := main.Spec.Template.Spec.Containers[0].Args
 	t.Cleanup(func() {
@@ -349,7 +349,7 @@ func TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard(t *testing.T) {
 	})
 	watchWith(t, a, main, append(args[:len(args):len(args)], "--watch-label-selector=!"+shardKey))
 
-	shard := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: main.Namespace, Name: main.Name + "-shard1"}, Spec: *main.Spec.DeepCopy()}
+	shard := &appsv1.Deployment{Namespace: main.Namespace, Name: main.Name + "-shard1", Spec: *main.Spec.DeepCopy()}
 	own := map[string]string{"app": shard.Name}
 	shard.Spec.Selector.MatchLabels, shard.Spec.Template.Labels["app"] = own, shard.Name
 	shard.Spec.Template.Spec.Containers[0].Args = append(args[:len(args):len(args)], "--watch-label-selector="+shardKey+"=shard1")

@@ -14,7 +14,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,7 +39,7 @@ func TestCustomisedStackBecomesReadyAndItsPodIsAsItSays(t *testing.T) {
 	removeNamespaceAtEnd(t, g, name)
 	app, err := system.Deploy(ctx, name, named(name, program("one")), func(stack *pulumiv1.Stack) { stack.Spec.Suspend = true })
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(system.Client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "deployer"}})).To(Succeed())
+	g.Expect(system.Client.Create(ctx, &corev1.ServiceAccount{Namespace: name, Name: "deployer"})).To(Succeed())
 	apply(ctx, g, "customised.yaml", map[string]string{
 		"NAMESPACE": name, "IMAGE": system.Images.Pulumi.Reference, "BUSYBOX": system.Images.Busybox.Reference,
 	})
@@ -214,7 +213,7 @@ func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
 	running := awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) { g.Expect(stack.Status.CurrentUpdate).NotTo(BeNil()) }).Status.CurrentUpdate.Name
 	change(ctx, g, app.Key(), func(stack *pulumiv1.Stack) { stack.Spec.WorkspaceTemplate.Spec.Image = images.OtherPulumiReference })
 	release(g, name)
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: running}}
+	update := &autov1alpha1.Update{Namespace: name, Name: running}
 	awaitEnd(ctx, g, update)
 	g.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), update.Status.Message)
 	g.Expect(journal(g, name)).To(HaveExactElements("create start", "create end", "update start", "update end"))

@@ -172,7 +172,7 @@ func checkStatuses(t *testing.T, namespace string) {
 func removeNamespaceAtEnd(t *testing.T, g *WithT, name string) {
 	t.Cleanup(func() {
 		expectNoCanaries(t, name)
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		namespace := &corev1.Namespace{Name: name}
 		g.Expect(client.IgnoreNotFound(system.Client.Delete(context.WithoutCancel(t.Context()), namespace))).To(Succeed())
 	})
 }
@@ -303,7 +303,7 @@ func TestDestroyWhosePodIsDeletedIsTakenUpByTheNextPod(t *testing.T) {
 	a := deploySleeping(t, "destroy-interrupted", "deleteSeconds: 8", func(stack *pulumiv1.Stack) {
 		stack.Spec.DestroyOnFinalize = true
 	})
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name}}
+	stack := &pulumiv1.Stack{Namespace: a.Namespace, Name: a.Name}
 	a.Expect(system.Client.Delete(a.ctx, stack)).To(Succeed())
 	a.awaitLine("slow", "delete start")
 	a.Expect(system.Client.Delete(a.ctx, a.pod())).To(Succeed())

@@ -11,8 +11,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -226,17 +224,17 @@ func expectNoWayToSource(t *testing.T, name string) {
 
 	// A pod next to source-controller, in the same namespace, can reach it.
 	neighbour := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.FluxNamespace, Name: "neighbour"},
+		Namespace: cluster.FluxNamespace, Name: "neighbour",
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever,
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+				RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
 				Name: "ask", Image: system.Images.Busybox.Reference, ImagePullPolicy: corev1.PullIfNotPresent,
 				Command: []string{"sh", "-c", connect(source.Spec.ClusterIP, 80)},
 				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				},
 			}},
 		},

@@ -8,7 +8,6 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -212,13 +211,13 @@ func TestUpdateGoesOnWithoutServiceAndSecret(t *testing.T) {
 // The functions below return the objects of the Workspace of an app of that name.
 
 func serviceOf(name string) *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name + "-workspace"}}
+	return &corev1.Service{Namespace: name, Name: name + "-workspace"}
 }
 
 func rpcSecretOf(name string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name + "-workspace-rpc"}}
+	return &corev1.Secret{Namespace: name, Name: name + "-workspace-rpc"}
 }
 
 func statefulSetOf(name string) *appsv1.StatefulSet {
-	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name + "-workspace"}}
+	return &appsv1.StatefulSet{Namespace: name, Name: name + "-workspace"}
 }

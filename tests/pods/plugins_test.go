@@ -20,7 +20,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -109,9 +108,8 @@ resources:
 // mountPlugins changes the Stack as the guide describes.
 func mountPlugins(stack *pulumiv1.Stack) {
 	pod := &stack.Spec.WorkspaceTemplate.Spec.PodTemplate.Spec.PodSpec
-	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "plugins", VolumeSource: corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "plugins", ReadOnly: true},
-	}})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "plugins",
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "plugins", ReadOnly: true}})
 	container := &pod.Containers[0]
 	container.Env = append(container.Env, corev1.EnvVar{Name: "STACK_CONTROLLER_PLUGINS", Value: "/plugins"})
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "plugins", MountPath: "/plugins", ReadOnly: true})
@@ -155,7 +153,7 @@ func claimPlugins(ctx context.Context, t *testing.T, g *WithT, namespace, dir st
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 	volume := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "plugins-" + namespace},
+		Name: "plugins-" + namespace,
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			ClaimRef:               &corev1.ObjectReference{Namespace: namespace, Name: "plugins"},
@@ -165,7 +163,7 @@ func claimPlugins(ctx context.Context, t *testing.T, g *WithT, namespace, dir st
 	g.Expect(system.Client.Create(ctx, volume)).To(Succeed())
 	t.Cleanup(func() { _ = system.Client.Delete(context.WithoutCancel(ctx), volume) })
 	g.Expect(system.Client.Create(ctx, &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plugins"},
+		Namespace: namespace, Name: "plugins",
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size},
 			StorageClassName: new(string), VolumeName: volume.Name,

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,10 +31,10 @@ func TestProblemWithContainersIsShownAndEndsWithItsCause(t *testing.T) {
 					Name: "gate", Image: system.Images.Busybox.Reference, ImagePullPolicy: corev1.PullIfNotPresent,
 					Command: []string{"sh", "-c", `test -n "$KEY" || { echo the gate is closed; exit 3; }`},
 					Env: []corev1.EnvVar{{Name: "KEY", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
-						LocalObjectReference: corev1.LocalObjectReference{Name: late}, Key: "key", Optional: ptr.To(true),
+						Name: late, Key: "key", Optional: new(true),
 					}}}},
 					TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-					SecurityContext:          &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+					SecurityContext:          &corev1.SecurityContext{AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 				})
 			},
 			reason: autov1alpha1.CrashLoopBackOffReason,
@@ -62,7 +61,7 @@ func TestProblemWithContainersIsShownAndEndsWithItsCause(t *testing.T) {
 			provoke: func(_ context.Context, _ *WithT, stack *pulumiv1.Stack) {
 				pulumi := &podSpecOf(stack).Containers[0]
 				pulumi.Env = append(pulumi.Env, corev1.EnvVar{Name: "KEY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-					LocalObjectReference: corev1.LocalObjectReference{Name: late}, Key: "key",
+					Name: late, Key: "key",
 				}}})
 			},
 			reason: autov1alpha1.ContainerCreationFailedReason,
@@ -77,15 +76,14 @@ func TestProblemWithContainersIsShownAndEndsWithItsCause(t *testing.T) {
 // mountLateVolume mounts a ConfigMap that does not exist yet.
 func mountLateVolume(_ context.Context, _ *WithT, stack *pulumiv1.Stack) {
 	pod := podSpecOf(stack)
-	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: late, VolumeSource: corev1.VolumeSource{
-		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: late}},
-	}})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: late,
+		ConfigMap: &corev1.ConfigMapVolumeSource{Name: late}})
 	pod.Containers[0].VolumeMounts = append(pod.Containers[0].VolumeMounts, corev1.VolumeMount{Name: late, MountPath: "/late"})
 }
 
 // createConfigMap creates the ConfigMap that was missing.
 func createConfigMap(ctx context.Context, g *WithT, key client.ObjectKey) {
-	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: late}, Data: map[string]string{"key": "value"}}
+	configMap := &corev1.ConfigMap{Namespace: key.Namespace, Name: late, Data: map[string]string{"key": "value"}}
 	g.Expect(system.Client.Create(ctx, configMap)).To(Succeed())
 }
 
@@ -113,7 +111,7 @@ func TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) 
 			reason:  autov1alpha1.ServiceAccountNotFoundReason,
 			says:    []string{"the pod cannot be created", `serviceaccount "late" not found`},
 			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
-				account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "late"}}
+				account := &corev1.ServiceAccount{Namespace: key.Namespace, Name: "late"}
 				g.Expect(system.Client.Create(ctx, account)).To(Succeed())
 			},
 		},
@@ -123,7 +121,7 @@ func TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) 
 				pod.Containers = append(pod.Containers, corev1.Container{
 					Name: "privileged", Image: system.Images.Busybox.Reference, ImagePullPolicy: corev1.PullIfNotPresent,
 					Command:         []string{"sleep", "86400"},
-					SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true)},
+					SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
 				})
 			},
 			reason: autov1alpha1.PodSecurityViolationReason,
@@ -181,15 +179,15 @@ func enforce(ctx context.Context, g *WithT, namespace, level string) {
 // quota returns a ResourceQuota that allows that number of objects.
 func quota(namespace string, what corev1.ResourceName, count string) *corev1.ResourceQuota {
 	return &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "quota"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{what: resource.MustParse(count)}},
+		Namespace: namespace, Name: "quota",
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{what: resource.MustParse(count)}},
 	}
 }
 
 // memoryLimits returns a LimitRange that allows containers at most 512 MiB of memory.
 func memoryLimits(namespace string) *corev1.LimitRange {
 	return &corev1.LimitRange{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "memory"},
+		Namespace: namespace, Name: "memory",
 		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
 			Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},
 		}}},
@@ -233,14 +231,14 @@ func TestProblemWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
 		"image-with-old-pulumi": {
 			provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
 				script := &corev1.ConfigMap{
-					ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, Name: "old"}, Data: map[string]string{"pulumi": "#!/bin/sh\nsleep 2\necho v3.100.0\n"},
+					Namespace: stack.Namespace, Name: "old", Data: map[string]string{"pulumi": "#!/bin/sh\nsleep 2\necho v3.100.0\n"},
 				}
 				g.Expect(system.Client.Create(ctx, script)).To(Succeed())
 				stack.Spec.Config = map[string]apiextensionsv1.JSON{"replicas": {Raw: []byte("3")}}
 				pod := podSpecOf(stack)
-				pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "old", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-					LocalObjectReference: corev1.LocalObjectReference{Name: "old"}, DefaultMode: ptr.To[int32](0o755),
-				}}})
+				pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "old", ConfigMap: &corev1.ConfigMapVolumeSource{
+					Name: "old", DefaultMode: ptr.To[int32](0o755),
+				}})
 				pod.Containers[0].VolumeMounts = append(pod.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "old", MountPath: "/pulumi/bin"})
 			},
 			reason: autov1alpha1.IncompatibleConfigurationReason,

@@ -104,10 +104,10 @@ func TestAPIServerRefusesTheControllerWhatItMayNot(t *testing.T) {
 	client, err := kubernetes.NewForConfig(config)
 	g.Expect(err).NotTo(HaveOccurred())
 	core := client.CoreV1()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
+	secret := &corev1.Secret{Name: "x"}
 	_, err = core.Secrets(otherNamespace).Update(t.Context(), secret, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
-	_, err = core.Pods(otherNamespace).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err = core.Pods(otherNamespace).Create(t.Context(), &corev1.Pod{Name: "x"}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 	_, err = core.ServiceAccounts(cluster.FluxNamespace).CreateToken(t.Context(), "source-controller", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)

@@ -19,7 +19,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -135,27 +134,27 @@ func checkTransport(ctx context.Context, t *testing.T, name string) {
 // the namespace's name, and one that has no rights.
 func createAccounts(ctx context.Context, g *WithT, namespace string) {
 	for _, name := range []string{delegatedAccount, grantedAccount, strangerAccount} {
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		account := &corev1.ServiceAccount{Namespace: namespace, Name: name}
 		g.Expect(system.Client.Create(ctx, account)).To(Succeed())
 	}
 	subject := func(name string) []rbacv1.Subject {
 		return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}}
 	}
 	g.Expect(system.Client.Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: namespace + ":" + delegatorRole},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: delegatorRole},
-		Subjects:   subject(delegatedAccount),
+		Name:     namespace + ":" + delegatorRole,
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: delegatorRole},
+		Subjects: subject(delegatedAccount),
 	})).To(Succeed())
 	g.Expect(system.Client.Create(ctx, &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "use-workspace"},
+		Namespace: namespace, Name: "use-workspace",
 		Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{workspaceRPCGroup}, Resources: []string{"workspaces/rpc"}, ResourceNames: []string{namespace}, Verbs: []string{"use"},
 		}},
 	})).To(Succeed())
 	g.Expect(system.Client.Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "use-workspace"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "use-workspace"},
-		Subjects:   subject(grantedAccount),
+		Namespace: namespace, Name: "use-workspace",
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "use-workspace"},
+		Subjects: subject(grantedAccount),
 	})).To(Succeed())
 }
 
@@ -165,7 +164,7 @@ const callTime = 30 * time.Second
 // newToken requests a token of a ServiceAccount from the API server. Without audiences the token is for the API server itself.
 func newToken(ctx context.Context, g *WithT, namespace, account string, audiences ...string) string {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
-	owner := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}
+	owner := &corev1.ServiceAccount{Namespace: namespace, Name: account}
 	g.Expect(system.Client.SubResource("token").Create(ctx, owner, request)).To(Succeed())
 	return request.Status.Token
 }

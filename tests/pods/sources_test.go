@@ -37,14 +37,14 @@ func handmadeWorkspace(name string, initContainers ...corev1.Container) *autov1a
 	spec := system.WorkspaceSpec()
 	spec.Env = stateEnv()
 	spec.PodTemplate.Spec.InitContainers = initContainers
-	return &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name}, Spec: *spec}
+	return &autov1alpha1.Workspace{Namespace: name, Name: name, Spec: *spec}
 }
 
 // handmadeUpdate returns an Update of handmadeWorkspace, as a user writes it.
 func handmadeUpdate(workspace string, kind autov1alpha1.UpdateType) *autov1alpha1.Update {
 	return &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: string(kind)},
-		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: workspace, StackName: "dev", Type: kind},
+		Namespace: workspace, Name: string(kind),
+		Spec: autov1alpha1.UpdateSpec{WorkspaceName: workspace, StackName: "dev", Type: kind},
 	}
 }
 
@@ -53,7 +53,7 @@ func sourceless(t *testing.T, g *WithT, name string, edit func(*autov1alpha1.Wor
 	createNamespace(t, g, name)
 	spec := system.WorkspaceSpec()
 	edit(spec)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name}, Spec: pulumiv1.StackSpec{
+	stack := &pulumiv1.Stack{Namespace: name, Name: name, Spec: pulumiv1.StackSpec{
 		Stack:   "dev",
 		Backend: system.BackendURL,
 		EnvRefs: map[string]pulumiv1.ResourceRef{"PULUMI_CONFIG_PASSPHRASE": {
@@ -82,15 +82,14 @@ func TestStackRunsTheProgramOfTheImage(t *testing.T) {
 	key := sourceless(t, g, "of-the-image", func(spec *autov1alpha1.WorkspaceSpec) {
 		spec.Local = &autov1alpha1.LocalSource{Dir: "/opt/program"}
 		// The ConfigMap stands for a program that is built into the image.
-		spec.PodTemplate.Spec.Volumes = append(spec.PodTemplate.Spec.Volumes, corev1.Volume{Name: "program", VolumeSource: corev1.VolumeSource{
-			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "program"}},
-		}})
+		spec.PodTemplate.Spec.Volumes = append(spec.PodTemplate.Spec.Volumes, corev1.Volume{Name: "program",
+			ConfigMap: &corev1.ConfigMapVolumeSource{Name: "program"}})
 		container := &spec.PodTemplate.Spec.Containers[0]
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "program", MountPath: "/opt/program", ReadOnly: true})
 	})
 	// The pod waits for the ConfigMap.
 	g.Expect(system.Client.Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "program"}, Data: named("of-the-image", program("built in")),
+		Namespace: key.Namespace, Name: "program", Data: named("of-the-image", program("built in")),
 	})).To(Succeed())
 	expectOutput(t.Context(), g, key, "built in")
 }

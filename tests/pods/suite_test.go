@@ -107,7 +107,7 @@ func createNamespace(t *testing.T, g *WithT, name string) {
 	t.Helper()
 	ctx := t.Context()
 	removeNamespaceAtEnd(t, g, name)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: system.NamespaceLabels}}
+	namespace := &corev1.Namespace{Name: name, Labels: system.NamespaceLabels}
 	g.Expect(system.Client.Create(ctx, namespace)).To(Succeed())
 	equip(ctx, g, name)
 }
@@ -150,7 +150,7 @@ func waitReady(ctx context.Context, g *WithT, app *stage.App) *pulumiv1.Stack {
 }
 
 func secret(namespace, name, key, value string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: map[string]string{key: value}}
+	return &corev1.Secret{Namespace: namespace, Name: name, StringData: map[string]string{key: value}}
 }
 
 // stateEnv returns the environment variables for the backend, for a Workspace that no Stack created.
@@ -158,7 +158,7 @@ func stateEnv() []corev1.EnvVar {
 	return []corev1.EnvVar{
 		{Name: "PULUMI_BACKEND_URL", Value: system.BackendURL},
 		{Name: "PULUMI_CONFIG_PASSPHRASE", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-			LocalObjectReference: corev1.LocalObjectReference{Name: stage.PassphraseSecret}, Key: stage.PassphraseKey,
+			Name: stage.PassphraseSecret, Key: stage.PassphraseKey,
 		}}},
 	}
 }

@@ -363,7 +363,7 @@ var shown = strings.NewReplacer("\n…\n", "\n(?s:.*)", "…", ".*")
 // provideVolume creates the volume for the claim of the tutorial, as a storage class does in other clusters.
 func provideVolume(t *testing.T, g *WithT) {
 	volume := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "tutorial"},
+		Name: "tutorial",
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -319,15 +318,13 @@ func (s *Stage) WorkspaceSpec() *autov1alpha1.WorkspaceSpec {
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		// This is half of the default: the pods of all tests that run at the same time have to fit on a node with two processors.
 		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
-		PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
-			Volumes: []corev1.Volume{{Name: "state", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: StateClaim},
-			}}},
+		PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
+			Volumes: []corev1.Volume{{Name: "state",
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: StateClaim}}},
 			Containers: []corev1.Container{{
 				Name:         autov1alpha1.PulumiContainerName,
 				VolumeMounts: []corev1.VolumeMount{{Name: "state", MountPath: stateMount}},
-			}},
-		}}},
+			}}}},
 	}
 }
 
@@ -339,7 +336,7 @@ func (s *Stage) ClaimState(ctx context.Context, namespace string) error {
 	name := "state-" + namespace
 	for _, object := range []client.Object{
 		&corev1.PersistentVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Name: name,
 			Spec: corev1.PersistentVolumeSpec{
 				Capacity:                      size,
 				AccessModes:                   modes,
@@ -349,7 +346,7 @@ func (s *Stage) ClaimState(ctx context.Context, namespace string) error {
 			},
 		},
 		&corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: StateClaim},
+			Namespace: namespace, Name: StateClaim,
 			Spec: corev1.PersistentVolumeClaimSpec{
 				AccessModes:      modes,
 				Resources:        corev1.VolumeResourceRequirements{Requests: size},

@@ -32,6 +32,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -319,9 +320,9 @@ func serve() error {
 
 // engineAddress returns the last argument that is not a flag, which is the address of the engine.
 func engineAddress(args []string) string {
-	for i := len(args) - 1; i >= 0; i-- {
-		if !strings.HasPrefix(args[i], "-") {
-			return args[i]
+	for _, arg := range slices.Backward(args) {
+		if !strings.HasPrefix(arg, "-") {
+			return arg
 		}
 	}
 	return ""

@@ -70,7 +70,7 @@ func (p *play) create(objects ...client.Object) {
 func (p *play) stack(change func(*pulumiv1.StackSpec)) {
 	p.t.Helper()
 	stack := &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Name: "app"},
+		Name: "app",
 		Spec: pulumiv1.StackSpec{Stack: "dev", WorkspaceTemplate: &pulumiv1.WorkspaceTemplate{
 			Spec: &autov1alpha1.WorkspaceSpec{Image: "one"},
 		}},
@@ -86,7 +86,7 @@ func (p *play) newReclaimedStack() {
 }
 
 func (p *play) newProgramStack() {
-	p.create(&pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Name: "app"}})
+	p.create(&pulumiv1.Program{Name: "app"})
 	p.stack(func(spec *pulumiv1.StackSpec) { spec.ProgramRef = &pulumiv1.ProgramReference{Name: "app"} })
 }
 
@@ -96,7 +96,7 @@ func (p *play) newGitStack() {
 	p.Expect(err).NotTo(HaveOccurred())
 	block, err := ssh.MarshalPrivateKey(key, "")
 	p.Expect(err).NotTo(HaveOccurred())
-	p.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "ssh"}, Data: map[string][]byte{"key": pem.EncodeToMemory(block)}})
+	p.create(&corev1.Secret{Name: "ssh", Data: map[string][]byte{"key": pem.EncodeToMemory(block)}})
 	p.stack(func(spec *pulumiv1.StackSpec) {
 		source := `{projectRepo: "ssh://git@git.example.com/app.git", branch: main, gitAuth: {
 			sshAuth: {sshPrivateKey: {type: Secret, secret: {name: ssh, key: key}}}, knownHostsRef: {kind: ConfigMap, name: hosts}}}`
@@ -174,7 +174,7 @@ func (p *play) editStack() {
 
 func (p *play) patchStack(patch string) {
 	p.t.Helper()
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "app"}}
+	stack := &pulumiv1.Stack{Namespace: p.namespace, Name: "app"}
 	p.Expect(p.client.Patch(p.t.Context(), stack, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
 }
 
@@ -184,7 +184,7 @@ func (p *play) newPod() {
 	p.currentUpdate()
 	set := &appsv1.StatefulSet{}
 	p.Eventually(func() error { return p.client.Get(p.t.Context(), p.key("app-workspace"), set) }).Should(Succeed())
-	p.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+	p.create(&corev1.ServiceAccount{Name: "default"})
 	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: *set.Spec.Template.Spec.DeepCopy()}
 	pod.Name = "app-workspace-0"
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
@@ -199,8 +199,8 @@ func (p *play) createOutputs() {
 	update := p.currentUpdate()
 	config, err := client.New(p.config, client.Options{Scheme: p.client.Scheme()})
 	p.Expect(err).NotTo(HaveOccurred())
-	p.say(config.Create(p.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "outputs",
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))}}}))
+	p.say(config.Create(p.t.Context(), &corev1.Secret{Namespace: p.namespace, Name: "outputs",
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))}}))
 }
 
 // repeatEvent makes the controller send the same event about a Stack twice.

@@ -14,7 +14,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -93,9 +92,9 @@ type right struct{ role, group, resource, verb string }
 // object returns an empty role, for a read or a write.
 func (r right) object() client.Object {
 	if r.role == clusterRole {
-		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: r.role}}
+		return &rbacv1.ClusterRole{Name: r.role}
 	}
-	return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.role}}
+	return &rbacv1.Role{Namespace: namespace, Name: r.role}
 }
 
 // rulesOf returns the rules of a role, for a read or a change.
@@ -213,7 +212,7 @@ func (s *scene) enter(t *testing.T, name string) *play {
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
 	g.SetDefaultEventuallyPollingInterval(poll)
-	g.Expect(s.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+	g.Expect(s.client.Create(t.Context(), &corev1.Namespace{Name: name})).To(Succeed())
 	return &play{WithT: g, scene: s, t: t, namespace: name}
 }
 
@@ -263,7 +262,7 @@ func (p *play) follow(resource string) {
 		"gitrepositories": "GitRepository", "ocirepositories": "OCIRepository", "buckets": "Bucket", "externalartifacts": "ExternalArtifact",
 	}
 	p.create(&pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Name: resource, Labels: map[string]string{"rbac": p.namespace}},
+		Name: resource, Labels: map[string]string{"rbac": p.namespace},
 		Spec: pulumiv1.StackSpec{Stack: "dev", FluxSource: &pulumiv1.FluxSource{
 			SourceRef: pulumiv1.FluxSourceReference{Kind: kinds[resource], Name: "source"},
 		}},

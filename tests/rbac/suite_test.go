@@ -14,7 +14,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -68,7 +67,7 @@ func (s *scene) install(ctx context.Context) (err error) {
 	if s.client, err = stage.NewClient(s.Config()); err != nil {
 		return err
 	}
-	if err := s.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+	if err := s.client.Create(ctx, &corev1.Namespace{Name: namespace}); err != nil {
 		return fmt.Errorf("create the namespace: %w", err)
 	}
 	manifests := filepath.Join(tools.RepositoryRoot(), "config", "default")

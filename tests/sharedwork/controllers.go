@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -82,7 +81,7 @@ func controllers(ctx context.Context, dir string) (*recorder, error) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
-	watched := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: worstobjects.Namespace}, Spec: pulumiv1.StackSpec{
+	watched := &pulumiv1.Stack{Namespace: worstobjects.Namespace, Spec: pulumiv1.StackSpec{
 		FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: sourcev1.GitRepositoryKind, Name: worstobjects.Name}}}}
 	for len(recorded.missing()) > 0 {
 		// The first Stack with a source of this kind starts the watch of the kind. The source has no artifact.

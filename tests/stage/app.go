@@ -80,7 +80,7 @@ func (a *Apps) Provide(ctx context.Context, name string, files gitserver.Files) 
 	}
 	app := &App{Namespace: name, Name: name, Repository: repository}
 	stack := a.NewStack(app.Namespace, app.Name, sourcev1.GitRepositoryKind)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: app.Namespace, Labels: a.NamespaceLabels}}
+	namespace := &corev1.Namespace{Name: app.Namespace, Labels: a.NamespaceLabels}
 	if err := a.create(ctx, namespace); err != nil {
 		return nil, nil, err
 	}
@@ -90,7 +90,7 @@ func (a *Apps) Provide(ctx context.Context, name string, files gitserver.Files) 
 		}
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: PassphraseSecret},
+		Namespace: app.Namespace, Name: PassphraseSecret,
 		StringData: map[string]string{PassphraseKey: "correct horse battery staple"},
 	}
 	if err := a.create(ctx, secret); err != nil {
@@ -108,7 +108,7 @@ func (a *Apps) create(ctx context.Context, object client.Object) error {
 
 func gitRepository(app *App) *sourcev1.GitRepository {
 	return &sourcev1.GitRepository{
-		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: app.Name},
+		Namespace: app.Namespace, Name: app.Name,
 		Spec: sourcev1.GitRepositorySpec{
 			URL:       app.Repository.URL,
 			Interval:  metav1.Duration{Duration: time.Hour}, // Fetch announces commits
@@ -121,7 +121,7 @@ func gitRepository(app *App) *sourcev1.GitRepository {
 // Secret that Deploy creates.
 func (a *Apps) NewStack(namespace, name, kind string) *pulumiv1.Stack {
 	return &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Namespace: namespace, Name: name,
 		Spec: pulumiv1.StackSpec{
 			Stack:   "dev",
 			Backend: a.BackendURL,
@@ -146,7 +146,7 @@ func (a *Apps) Fetch(ctx context.Context, app *App) error {
 	if err != nil {
 		return fmt.Errorf("encode the request: %w", err)
 	}
-	source := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: app.Name}}
+	source := &sourcev1.GitRepository{Namespace: app.Namespace, Name: app.Name}
 	if err := a.Client.Patch(ctx, source, client.RawPatch("application/merge-patch+json", patch)); err != nil {
 		return fmt.Errorf("request a fetch of GitRepository %s: %w", app.Key(), err)
 	}

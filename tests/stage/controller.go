@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/supervise"
@@ -132,17 +131,17 @@ func (s *Stage) createAccount(ctx context.Context) (kubeconfig string, err error
 	if _, err := s.ControlPlane.Kubectl(ctx, "apply", "--filename="+role); err != nil {
 		return "", err
 	}
-	if err := s.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}); err != nil {
+	if err := s.Client.Create(ctx, &corev1.Namespace{Name: Namespace}); err != nil {
 		return "", fmt.Errorf("create namespace %s: %w", Namespace, err)
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: controllerName}}
+	account := &corev1.ServiceAccount{Namespace: Namespace, Name: controllerName}
 	if err := s.Client.Create(ctx, account); err != nil {
 		return "", fmt.Errorf("create ServiceAccount %s: %w", controllerName, err)
 	}
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: controllerName},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: controllerName},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: controllerName}},
+		Name:     controllerName,
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: controllerName},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: controllerName}},
 	}
 	if err := s.Client.Create(ctx, binding); err != nil {
 		return "", fmt.Errorf("bind ClusterRole %s: %w", controllerName, err)

@@ -15,7 +15,7 @@ import (
 
 // ended returns an Update that ended with this state.
 func ended(state autov1alpha1.UpdateState, failed bool, change ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
+	update := &autov1alpha1.Update{Generation: 1}
 	update.Status.State, update.Status.Message = state, "it ended"
 	update.Status.StartTime, update.Status.EndTime = new(metav1.Now()), new(metav1.Now())
 	conditions.MarkFalse(update, autov1alpha1.UpdateProgressing, "Ended", "it ended")
@@ -73,7 +73,7 @@ func TestUpdateThatContradictsItselfIsFound(t *testing.T) {
 
 func TestStackThatContradictsItselfIsFoundUnlessItIsSuspended(t *testing.T) {
 	g := NewWithT(t)
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
+	stack := &pulumiv1.Stack{Generation: 1}
 	stack.Status.ObservedGeneration = 1
 	conditions.MarkTrue(stack, meta.ReadyCondition, "Done", "it is done")
 	g.Expect(Lint(t.Context(), stack)).To(Succeed())

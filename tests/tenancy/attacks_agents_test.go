@@ -223,9 +223,9 @@ func (a *attacker) callVictim(token *corev1.ServiceAccountTokenProjection) map[s
 	a.t.Helper()
 	pod := a.means.Pod(a.name, "call", a.victim.agent, "/token/token")
 	pod.Spec.ServiceAccountName = tenantAccount
-	pod.Spec.Volumes = []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+	pod.Spec.Volumes = []corev1.Volume{{Name: "token", Projected: &corev1.ProjectedVolumeSource{
 		Sources: []corev1.VolumeProjection{{ServiceAccountToken: token}},
-	}}}}
+	}}}
 	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "token", MountPath: "/token"}}
 	a.create(pod)
 	return a.results(attackerName, a.name, "tool")
@@ -248,7 +248,7 @@ var podAttacks = []attack{
 		run: func(a *attacker) {
 			a.expectNoPod(autov1alpha1.PodSecurityViolationReason, func(spec *corev1.PodSpec) {
 				spec.HostNetwork, spec.HostPID = true, true
-				spec.Volumes = []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}}}
+				spec.Volumes = []corev1.Volume{{Name: "host", HostPath: &corev1.HostPathVolumeSource{Path: "/"}}}
 			})
 		},
 	},
@@ -260,7 +260,7 @@ var podAttacks = []attack{
 			a.expectNoPod("", func(spec *corev1.PodSpec) {
 				spec.InitContainers = []corev1.Container{{
 					Name: "root", Image: a.means.Image, ImagePullPolicy: corev1.PullIfNotPresent,
-					SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true), RunAsUser: ptr.To[int64](0), RunAsNonRoot: ptr.To(false)},
+					SecurityContext: &corev1.SecurityContext{Privileged: new(true), RunAsUser: ptr.To[int64](0), RunAsNonRoot: new(false)},
 				}}
 			})
 		},
@@ -271,7 +271,7 @@ var podAttacks = []attack{
 		sees: "`PodTemplateInvalid`, with each field",
 		run: func(a *attacker) {
 			a.expectNoPod(autov1alpha1.PodTemplateInvalidReason, func(spec *corev1.PodSpec) {
-				spec.Volumes = []corev1.Volume{{Name: "own", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+				spec.Volumes = []corev1.Volume{{Name: "own", EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 				spec.Containers = []corev1.Container{{
 					Name: autov1alpha1.PulumiContainerName, Command: []string{"/bin/fakeagent"},
 					VolumeMounts: []corev1.VolumeMount{{Name: "own", MountPath: "/var/run/secrets/stack-controller"}},
@@ -296,7 +296,7 @@ var podAttacks = []attack{
 		sees: "`VolumeMountFailed` or `ContainerCreationFailed`: a pod can only mount Secrets of its own namespace.",
 		run: func(a *attacker) {
 			workspace := a.newWorkspace(withPod(func(spec *corev1.PodSpec) {
-				spec.Volumes = []corev1.Volume{{Name: "stolen", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "api"}}}}
+				spec.Volumes = []corev1.Volume{{Name: "stolen", Secret: &corev1.SecretVolumeSource{SecretName: "api"}}}
 				spec.Containers = []corev1.Container{{
 					Name: autov1alpha1.PulumiContainerName, VolumeMounts: []corev1.VolumeMount{{Name: "stolen", MountPath: "/stolen"}},
 				}}

@@ -9,7 +9,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -63,7 +62,7 @@ func exceedCounts(a *attacker) {
 			return autov1alpha1.ConfigItem{Key: fmt.Sprint("c", i), Value: &apiextensionsv1.JSON{Raw: json.RawMessage("1")}}
 		})},
 		{Name: "environments", Environment: items(tooManyEntries, urn)},
-		{Name: "levels", Config: []autov1alpha1.ConfigItem{{Key: "deep", Value: ptr.To(nested(tooManyLevels))}}},
+		{Name: "levels", Config: []autov1alpha1.ConfigItem{{Key: "deep", Value: new(nested(tooManyLevels))}}},
 		{Name: "objects", Config: items(tooManyObjects, fromConfigMap)},
 	}
 	workspaces := map[string]func(*autov1alpha1.WorkspaceSpec){
@@ -127,11 +126,10 @@ func (a *attacker) exceedOtherCounts() (expect func()) {
 		}
 	})
 	workspace := mounts.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) {
-		spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
+		spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
 			Containers: []corev1.Container{{Name: autov1alpha1.PulumiContainerName, VolumeMounts: items(10_000, func(i int) corev1.VolumeMount {
 				return corev1.VolumeMount{Name: "a", MountPath: fmt.Sprint("/share/agent/", i)}
-			})}},
-		}}}
+			})}}}}
 	})
 	programs := items(4, func(i int) *pulumiv1.Program {
 		program := &pulumiv1.Program{ObjectMeta: a.named(fmt.Sprint("program-", i)).meta()}
@@ -162,7 +160,7 @@ func (a *attacker) allKeysOf(names ...string) func(*autov1alpha1.WorkspaceSpec) 
 	return func(spec *autov1alpha1.WorkspaceSpec) {
 		spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev"}}
 		for _, name := range names {
-			from := &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: a.name + "-" + name}}
+			from := &corev1.ConfigMapEnvSource{Name: a.name + "-" + name}
 			spec.EnvFrom = append(spec.EnvFrom, corev1.EnvFromSource{ConfigMapRef: from})
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -74,7 +73,7 @@ var referenceAttacks = []attack{
 		does: "uses the victim's Secret as the credentials for their own git server",
 		sees: "`SpecInvalid`, Stalled: no credentials are sent.",
 		run: refused(invalid("has to be in the namespace of the Stack"), fromGit("http://"+webHost+"/page/x.git"), func(spec *pulumiv1.StackSpec) {
-			spec.GitAuth = &pulumiv1.GitAuthConfig{PersonalAccessToken: ptr.To(secretOfVictim())}
+			spec.GitAuth = &pulumiv1.GitAuthConfig{PersonalAccessToken: new(secretOfVictim())}
 		}),
 	},
 	{
@@ -122,7 +121,7 @@ var referenceAttacks = []attack{
 		sees: "`ProjectInvalid` or `ConfigInvalid`: a directory cannot leave the artifact.",
 		run: func(a *attacker) {
 			a.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) {
-				spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Create: ptr.To(true)}}
+				spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Create: new(true)}}
 			})
 			program := a.newProgram()
 			await(a, program, func(g Gomega, program *pulumiv1.Program) { g.Expect(program.GetArtifact()).NotTo(BeNil()) })

@@ -36,7 +36,7 @@ var sizeAttacks = []attack{
 			a.newProgram()
 			update := a.newOperation(func(spec *autov1alpha1.WorkspaceSpec) {
 				spec.Env = append(spec.Env, corev1.EnvVar{Name: "V", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-					LocalObjectReference: corev1.LocalObjectReference{Name: a.name}, Key: "key",
+					Name: a.name, Key: "key",
 				}}})
 				for i := range 1000 {
 					spec.Env = append(spec.Env, corev1.EnvVar{Name: fmt.Sprint("V", i), Value: "$(V)"})
@@ -95,7 +95,7 @@ var sizeAttacks = []attack{
 		sees: "`SpecInvalid`, and the Workspaces are refused as well: an object may take 4 MiB of the controller's memory.",
 		run: func(a *attacker) {
 			pod := &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
-				PodSpec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, 400_000)}}}
+				Tolerations: make([]corev1.Toleration, 400_000)}}
 			for i := range 4 {
 				stack := a.newStack(fromProgram("none"))
 				stack.Name += fmt.Sprint("-", i)

@@ -100,15 +100,15 @@ func giveFluxRoles(ctx context.Context, g *WithT) {
 func newTenant(ctx context.Context, g *WithT, namespaces ...string) *tenant {
 	t := &tenant{namespaces: namespaces}
 	for _, name := range namespaces {
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: system.NamespaceLabels}}
+		namespace := &corev1.Namespace{Name: name, Labels: system.NamespaceLabels}
 		g.Expect(client.IgnoreAlreadyExists(system.Client.Create(ctx, namespace))).To(Succeed())
 		g.Expect(system.Client.Create(ctx, &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: tenantAccount},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespaces[0], Name: tenantAccount}},
+			Namespace: name, Name: tenantAccount,
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespaces[0], Name: tenantAccount}},
 		})).To(Succeed())
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespaces[0], Name: tenantAccount}}
+	account := &corev1.ServiceAccount{Namespace: namespaces[0], Name: tenantAccount}
 	g.Expect(system.Client.Create(ctx, account)).To(Succeed())
 	var err error
 	t.config, err = system.Cluster.ServiceAccountConfig(ctx, namespaces[0], tenantAccount)
@@ -193,7 +193,7 @@ func newVictim(t *testing.T) *victim {
 	var err error
 	v.app, err = system.Deploy(ctx, victimName, victimProgram(0), func(stack *pulumiv1.Stack) {
 		g.Expect(system.Client.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: victimName, Name: "api"}, StringData: map[string]string{"token": secretCanary},
+			Namespace: victimName, Name: "api", StringData: map[string]string{"token": secretCanary},
 		})).To(Succeed())
 		stack.Annotations = map[string]string{"example.com/note": annotationCanary}
 		stack.Spec.EnvRefs["API_TOKEN"] = pulumiv1.ResourceRef{
@@ -377,7 +377,7 @@ func (a *attacker) agentPod() string { return a.name + "-workspace-0" }
 // awaitAgent waits until the container of the attack's agent runs.
 func (a *attacker) awaitAgent(namespace string) {
 	a.t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: a.agentPod()}}
+	pod := &corev1.Pod{Namespace: namespace, Name: a.agentPod()}
 	await(a, pod, func(g Gomega, pod *corev1.Pod) {
 		g.Expect(pod.Status.ContainerStatuses).NotTo(BeEmpty(), "%+v", pod.Status)
 		g.Expect(pod.Status.ContainerStatuses[0].State.Running).NotTo(BeNil(), "%+v", pod.Status)

@@ -44,7 +44,7 @@ func files(project string, value int) gitserver.Files {
 func (u *upgrade) enter(ctx context.Context, name string, objects ...client.Object) error {
 	secret := &corev1.Secret{StringData: map[string]string{stage.PassphraseKey: "passphrase"}}
 	secret.Name = stage.PassphraseSecret
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	namespace := &corev1.Namespace{Name: name}
 	if err := u.system.Client.Create(ctx, namespace); err != nil {
 		return err
 	}

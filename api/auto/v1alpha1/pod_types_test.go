@@ -11,7 +11,7 @@ import (
 
 func TestPodTemplateWithoutContainersDoesNotMentionThem(t *testing.T) {
 	g := NewWithT(t)
-	template := &EmbeddedPodTemplateSpec{Spec: &EmbeddedPodSpec{PodSpec: corev1.PodSpec{NodeName: "a"}}}
+	template := &EmbeddedPodTemplateSpec{Spec: &EmbeddedPodSpec{NodeName: "a"}}
 
 	encoded, err := json.Marshal(template)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -26,9 +26,8 @@ func TestPodTemplateSurvivesEncodingAndDecoding(t *testing.T) {
 	g := NewWithT(t)
 	template := EmbeddedPodTemplateSpec{
 		Metadata: EmbeddedObjectMeta{Labels: map[string]string{"a": "b"}},
-		Spec: &EmbeddedPodSpec{PodSpec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: PulumiContainerName, Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}},
-		}},
+		Spec: &EmbeddedPodSpec{
+			Containers: []corev1.Container{{Name: PulumiContainerName, Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}}},
 	}
 
 	encoded, err := json.Marshal(template)

@@ -266,7 +266,7 @@ func (g *getter) showDocument(objects []client.Object, printer printers.Resource
 	if g.named || g.options.watch {
 		return g.showEach(objects, printer)
 	}
-	list := &metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: []runtime.RawExtension{}}
+	list := &metav1.List{APIVersion: "v1", Kind: "List", Items: []runtime.RawExtension{}}
 	for _, object := range objects {
 		if err := g.complete(object); err != nil {
 			return err

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
@@ -208,7 +207,7 @@ func (s *session) decideOnPlan(
 	}
 	plan := stack.Status.Plan
 	approval := &autov1alpha1.Approval{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, GenerateName: stack.Name + "-"},
+		Namespace: c.namespace, GenerateName: stack.Name + "-",
 		Spec: autov1alpha1.ApprovalSpec{
 			Update: plan.Name, Digest: plan.Digest, Decision: decision, Reason: options.reason, By: by,
 		},

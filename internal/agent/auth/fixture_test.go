@@ -60,11 +60,11 @@ func newBench(t *testing.T) *bench {
 	g := NewWithT(t)
 	client, err := kubernetes.NewForConfig(cluster.Config())
 	g.Expect(err).NotTo(HaveOccurred())
-	namespace, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "auth-"}}, metav1.CreateOptions{})
+	namespace, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{GenerateName: "auth-"}, metav1.CreateOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 	b := &bench{WithT: g, t: t, client: client, namespace: namespace.Name, log: &lockedBuffer{}}
 	for _, name := range []string{"controller", "stranger", "agent"} {
-		_, err := client.CoreV1().ServiceAccounts(b.namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := client.CoreV1().ServiceAccounts(b.namespace).Create(t.Context(), &corev1.ServiceAccount{Name: name}, metav1.CreateOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	dir := t.TempDir()
@@ -172,9 +172,9 @@ func (b *bench) secret(token string) string {
 func (b *bench) delegate() {
 	b.t.Helper()
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: b.namespace},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:auth-delegator"},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: b.namespace, Name: "agent"}},
+		Name:     b.namespace,
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:auth-delegator"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: b.namespace, Name: "agent"}},
 	}
 	b.Expect(b.client.RbacV1().ClusterRoleBindings().Create(b.t.Context(), binding, metav1.CreateOptions{})).Error().NotTo(HaveOccurred())
 	b.t.Cleanup(func() {
@@ -186,8 +186,8 @@ func (b *bench) delegate() {
 func (b *bench) permit(account, name string) {
 	b.t.Helper()
 	role := &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: account + "-" + name, Namespace: b.namespace},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"auto.pulumi.com"}, Resources: []string{"workspaces/rpc"}, ResourceNames: []string{name}, Verbs: []string{"use"}}},
+		Name: account + "-" + name, Namespace: b.namespace,
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"auto.pulumi.com"}, Resources: []string{"workspaces/rpc"}, ResourceNames: []string{name}, Verbs: []string{"use"}}},
 	}
 	b.Expect(b.client.RbacV1().Roles(b.namespace).Create(b.t.Context(), role, metav1.CreateOptions{})).Error().NotTo(HaveOccurred())
 	_, err := b.client.RbacV1().RoleBindings(b.namespace).Create(b.t.Context(), &rbacv1.RoleBinding{

@@ -59,7 +59,7 @@ func TestCLIGetsWhatTheAutomationAPIWouldPass(t *testing.T) {
 					g := NewWithT(t)
 					o := &operation{
 						request: &proto.StartOperationRequest{Kind: kind, Options: options},
-						inputs:  inputs{stack: &state.Stack{Name: "org/demo/dev", Short: "dev", Dir: "/home/stacks/x"}},
+						stack:   &state.Stack{Name: "org/demo/dev", Short: "dev", Dir: "/home/stacks/x"},
 					}
 					if configFile {
 						o.configFile = o.stack.ConfigFile()
@@ -76,7 +76,7 @@ func TestCLIGetsWhatTheAutomationAPIWouldPass(t *testing.T) {
 }
 
 func TestUnknownKindOfOperationIsNotRun(t *testing.T) {
-	o := &operation{request: &proto.StartOperationRequest{Kind: 99}, inputs: inputs{stack: &state.Stack{}}}
+	o := &operation{request: &proto.StartOperationRequest{Kind: 99}, stack: &state.Stack{}}
 	_, err := o.arguments()
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("there is no operation 99")))
 }

@@ -39,12 +39,12 @@ func readRecorded(t *testing.T, path string) recorded {
 	if strings.Contains(path, "plan-") {
 		kind = agentproto.OperationKind_OPERATION_KIND_PLANNED_UP
 	}
-	return recorded{kind: kind, Result: cli.Result{Code: number, Stderr: strings.TrimPrefix(stderr, "\n") + "\n"}, events: strings.Split(strings.TrimSpace(events), "\n")}
+	return recorded{kind: kind, Code: number, Stderr: strings.TrimPrefix(stderr, "\n") + "\n", events: strings.Split(strings.TrimSpace(events), "\n")}
 }
 
 // failure is what an operation in /srv/project makes of the end of the process.
 func (r recorded) failure() (reason, message string) {
-	o := &operation{redactor: redact.New(), inputs: inputs{dir: "/srv/project"}, request: &agentproto.StartOperationRequest{Kind: r.kind}}
+	o := &operation{redactor: redact.New(), dir: "/srv/project", request: &agentproto.StartOperationRequest{Kind: r.kind}}
 	sum := &summary{redactor: o.redactor, withPreview: o.usesPlanFile()}
 	for _, event := range r.events {
 		sum.add([]byte(event))
@@ -168,7 +168,7 @@ func TestMessageOfAFailureThatWasNotRecorded(t *testing.T) {
 		"nothing but a warning":                {printed: using, message: strings.TrimSpace(using)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, message := recorded{Result: cli.Result{Code: 1, Stderr: test.printed}, events: test.events}.failure()
+			_, message := recorded{Code: 1, Stderr: test.printed, events: test.events}.failure()
 			NewWithT(t).Expect(message).To(Equal(test.message))
 		})
 	}

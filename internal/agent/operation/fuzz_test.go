@@ -44,7 +44,7 @@ func FuzzEvents(f *testing.F) {
 	f.Add(`{"resOutputsEvent":{}, "resourcePreEvent":null, "diagnosticEvent":{"urn":"::::::"}}`, 1)
 	redactor := redact.New(canary)
 	f.Fuzz(func(t *testing.T, event string, times int) {
-		o := &operation{redactor: redactor, inputs: inputs{dir: "/program"}}
+		o := &operation{redactor: redactor, dir: "/program"}
 		sum := &summary{redactor: redactor}
 		for range min(max(times, 1), 40) {
 			sum.add([]byte(event))
@@ -93,7 +93,7 @@ func FuzzClassify(f *testing.F) {
 				t.Fatalf("holder %v", holder)
 			}
 		}
-		o := &operation{redactor: redact.New(canary), inputs: inputs{dir: "/program"}}
+		o := &operation{redactor: redact.New(canary), dir: "/program"}
 		message := o.readable(failed.message)
 		readableText(t, printed, message, maxMessage)
 		if strings.Contains(message, "\n") {
@@ -113,7 +113,7 @@ func FuzzProject(f *testing.F) {
 	f.Fuzz(func(t *testing.T, source string) {
 		p, err := parseProject("Pulumi.yaml", []byte(source))
 		if err != nil {
-			o := &operation{redactor: redact.New(canary), inputs: inputs{dir: "/program"}}
+			o := &operation{redactor: redact.New(canary), dir: "/program"}
 			readableText(t, source, o.readable(err.Error()), maxMessage)
 			return
 		}
@@ -144,7 +144,7 @@ func FuzzReadable(f *testing.F) {
 		if strings.Contains(redact.Mask, strings.TrimSpace(secret)) || strings.Contains("…", secret) {
 			return
 		}
-		o := &operation{redactor: redact.New(secret), inputs: inputs{dir: "/program"}}
+		o := &operation{redactor: redact.New(secret), dir: "/program"}
 		message := o.readable(plaintext.Strip(before) + "\n" + secret + "\n" + escape)
 		if len(message) > maxMessage || !utf8.ValidString(message) || strings.Contains(message, "\n") {
 			t.Fatalf("%q", message)

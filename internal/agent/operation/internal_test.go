@@ -17,13 +17,13 @@ import (
 )
 
 func TestAShortPassphraseDoesNotMakeAMessageUnreadable(t *testing.T) {
-	o := &operation{redactor: redact.New("test"), inputs: inputs{dir: "/program"}}
+	o := &operation{redactor: redact.New("test"), dir: "/program"}
 	NewWithT(t).Expect(o.readable("error: could not find latest version of \x1b[1mtest\x1b[0m in https://get.example.com/releases/latest\npassphrase: test")).To(
 		Equal("error: could not find latest version of [secret] in https://get.example.com/releases/latest; passphrase: [secret]"))
 }
 
 func TestSecretOfShortLinesIsMaskedInWhatTheCLIPrinted(t *testing.T) {
-	o := &operation{redactor: redact.New("ab:\n  cd\nef"), inputs: inputs{dir: "/program"}}
+	o := &operation{redactor: redact.New("ab:\n  cd\nef"), dir: "/program"}
 	for printed, want := range map[string]string{
 		"it is\nab:\n  cd\nef\n":       "it is; [secret]",
 		"error: it is ab:\n  cd\nef\n": "it is [secret]",
@@ -168,8 +168,8 @@ func TestEachFieldOfAProjectIsReadOrLeftToTheCLI(t *testing.T) {
 	// forCLI are the fields that change nothing of what the agent does before or after the CLI.
 	forCLI := []string{"author", "website", "license", "template", "options", "requiredPulumiVersion"}
 	names := func(of reflect.Type) (names []string) {
-		for i := range of.NumField() {
-			if name, _, _ := strings.Cut(of.Field(i).Tag.Get("yaml"), ","); name != "" {
+		for field := range of.Fields() {
+			if name, _, _ := strings.Cut(field.Tag.Get("yaml"), ","); name != "" {
 				names = append(names, name)
 			}
 		}
@@ -196,7 +196,7 @@ func TestOlderNameOfTheDirectoryOfTheConfiguration(t *testing.T) {
 func TestAStubProjectSaysWhatItWasAskedFor(t *testing.T) {
 	for _, name := range []string{"demo", "odd\nname: \"x\"", "1.0"} {
 		g := NewWithT(t)
-		stub, err := (&project{projectFile: projectFile{Name: name}, runtime: "yaml"}).stub()
+		stub, err := (&project{Name: name, runtime: "yaml"}).stub()
 		g.Expect(err).NotTo(HaveOccurred())
 		read, err := parseProject("Pulumi.yaml", stub)
 		g.Expect(err).NotTo(HaveOccurred())

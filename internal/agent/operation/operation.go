@@ -111,7 +111,7 @@ func (o *operation) resolve() (err error) {
 		if source.GetName() == "" {
 			return projectInvalid("the operation names no project")
 		}
-		o.project = &project{projectFile: projectFile{Name: source.GetName()}, runtime: source.GetRuntime()}
+		o.project = &project{Name: source.GetName(), runtime: source.GetRuntime()}
 		if o.project.runtime == "" {
 			o.project.runtime = "yaml"
 		}

@@ -148,7 +148,7 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 		request:  request,
 		log:      r.log.WithValues("operation", request.GetId(), "stack", request.GetStack()),
 		redactor: redact.New(r.options.Secrets...),
-		inputs:   inputs{dir: paths.Project, paths: paths},
+		dir:      paths.Project, paths: paths,
 		report: &reporter{progress: progress, operation: &proto.Operation{
 			Id: request.GetId(), Kind: request.GetKind(), StartTime: timestamppb.Now(),
 		}},

@@ -155,11 +155,9 @@ func (r *Runtime) createKeyPair(ctx context.Context, workspace *autov1alpha1.Wor
 		return nil, err
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: workspace.Namespace, Name: podspec.SecretName(workspace), Labels: podspec.Labels(workspace),
-			OwnerReferences: []metav1.OwnerReference{
-				*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
-			},
+		Namespace: workspace.Namespace, Name: podspec.SecretName(workspace), Labels: podspec.Labels(workspace),
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
 		},
 		Type: corev1.SecretTypeTLS,
 		Data: data,
@@ -301,7 +299,7 @@ func (r *Runtime) act(ctx context.Context, t *tracker, workspace *autov1alpha1.W
 
 // retryCreation changes an annotation of the StatefulSet that has no other effect, so that the StatefulSet controller tries again.
 func (r *Runtime) retryCreation(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation) error {
-	set := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: workspace.Namespace, Name: o.statefulSet.Name}}
+	set := &metav1.PartialObjectMetadata{Namespace: workspace.Namespace, Name: o.statefulSet.Name}
 	set.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
 	change := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, o.statefulSet.UID, retryAnnotation, o.now.UTC().Format(time.RFC3339))
 	err := r.options.Client.Patch(ctx, set, client.RawPatch(types.MergePatchType, change), patch.FieldOwner)

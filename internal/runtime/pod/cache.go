@@ -39,7 +39,7 @@ func strip(object any) (any, error) {
 		}
 	case *appsv1.StatefulSet:
 		stripMeta(&object.ObjectMeta)
-		template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: object.Spec.Template.Annotations}}
+		template := corev1.PodTemplateSpec{Annotations: object.Spec.Template.Annotations}
 		stripMeta(&template.ObjectMeta)
 		object.Spec = appsv1.StatefulSetSpec{Replicas: object.Spec.Replicas, Template: template}
 		object.Status = appsv1.StatefulSetStatus{ObservedGeneration: object.Status.ObservedGeneration}

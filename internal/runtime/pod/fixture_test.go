@@ -6,7 +6,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
@@ -26,15 +25,13 @@ var upToDate = revisions{inputs: "r1", agent: "a1"}
 
 // observed returns an observation of a pod that is up to date and ready, with the changes.
 func observed(changes ...func(*observation)) *observation {
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "app-workspace", UID: "set", Generation: 2}}
+	set := &appsv1.StatefulSet{Name: "app-workspace", UID: "set", Generation: 2}
 	set.Spec.Template.Annotations = annotated(upToDate)
 	set.Status.ObservedGeneration = 2
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "app-workspace-0", UID: "pod", CreationTimestamp: ago(time.Hour), Annotations: annotated(upToDate),
-			OwnerReferences: []metav1.OwnerReference{{UID: set.UID, Controller: ptr.To(true)}},
-		},
-		Spec: corev1.PodSpec{NodeName: "node-1"},
+		Name: "app-workspace-0", UID: "pod", CreationTimestamp: ago(time.Hour), Annotations: annotated(upToDate),
+		OwnerReferences: []metav1.OwnerReference{{UID: set.UID, Controller: new(true)}},
+		Spec:            corev1.PodSpec{NodeName: "node-1"},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: "192.0.2.1",
 			ContainerStatuses: []corev1.ContainerStatus{{
@@ -117,7 +114,7 @@ func happenedAgo(before time.Duration, kind, reason, message string) func(*obser
 
 // deleted marks the pod as deleted, with a grace period that ends after the duration.
 func deleted(left time.Duration) func(*observation) {
-	return func(o *observation) { o.pod.DeletionTimestamp = ptr.To(ago(-left)) }
+	return func(o *observation) { o.pod.DeletionTimestamp = new(ago(-left)) }
 }
 
 // otherPod gives the pod other revisions.

@@ -28,7 +28,7 @@ func FuzzExplain(f *testing.F) {
 		if waitingReason != "" {
 			container.State.Waiting = &corev1.ContainerStateWaiting{Reason: waitingReason, Message: waiting}
 		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "app-workspace-0", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}, Spec: corev1.PodSpec{NodeName: "node"}}
+		pod := &corev1.Pod{Name: "app-workspace-0", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute)), Spec: corev1.PodSpec{NodeName: "node"}}
 		failed, waits, told := pod.DeepCopy(), pod.DeepCopy(), pod.DeepCopy()
 		failed.Status.Phase, failed.Status.Message = corev1.PodFailed, message
 		waits.Status.ContainerStatuses = []corev1.ContainerStatus{container}

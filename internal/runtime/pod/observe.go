@@ -146,8 +146,8 @@ func (r *Runtime) readEvents(ctx context.Context, workspace *autov1alpha1.Worksp
 			event := &page.Items[i]
 			read += event.Size()
 			kept = append(kept, corev1.Event{
-				ObjectMeta: metav1.ObjectMeta{CreationTimestamp: event.CreationTimestamp},
-				Type:       strings.Clone(plaintext.Cut(event.Type, maxEventText)), Reason: strings.Clone(plaintext.Cut(event.Reason, maxEventText)),
+				CreationTimestamp: event.CreationTimestamp,
+				Type:              strings.Clone(plaintext.Cut(event.Type, maxEventText)), Reason: strings.Clone(plaintext.Cut(event.Reason, maxEventText)),
 				Message:        strings.Clone(plaintext.Cut(event.Message, maxEventText)),
 				FirstTimestamp: event.FirstTimestamp, LastTimestamp: event.LastTimestamp, EventTime: event.EventTime, Series: event.Series,
 			})

@@ -57,7 +57,7 @@ func TestStatefulSetThatNobodyOwnsIsLeftAlone(t *testing.T) {
 	s := startStage(t)
 	labels := map[string]string{"app": "database"}
 	s.isInTheWay(&appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace"},
+		Namespace: s.namespace, Name: "app-workspace",
 		Spec: appsv1.StatefulSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
@@ -70,8 +70,8 @@ func TestStatefulSetThatNobodyOwnsIsLeftAlone(t *testing.T) {
 func TestServiceThatNobodyOwnsIsLeftAlone(t *testing.T) {
 	s := startStage(t)
 	s.isInTheWay(&corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace"},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "elsewhere.example.com"},
+		Namespace: s.namespace, Name: "app-workspace",
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "elsewhere.example.com"},
 	}, "Service app-workspace exists already and was not made for this workspace")
 }
 
@@ -102,8 +102,8 @@ func TestKeyPairThatSomebodyElseMadeIsNotUsed(t *testing.T) {
 	s.Expect(err).NotTo(HaveOccurred())
 	name := podspec.SecretName(&metav1.ObjectMeta{Name: "app"})
 	workspace := s.isInTheWay(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: podspec.Labels(&metav1.ObjectMeta{Name: "app"})},
-		Type:       corev1.SecretTypeTLS, Data: known,
+		Namespace: s.namespace, Name: name, Labels: podspec.Labels(&metav1.ObjectMeta{Name: "app"}),
+		Type: corev1.SecretTypeTLS, Data: known,
 	}, "Secret "+name+" exists already and was not made for this workspace")
 
 	made := &corev1.Secret{}
@@ -115,12 +115,12 @@ func TestKeyPairThatSomebodyElseMadeIsNotUsed(t *testing.T) {
 // An object that has the labels of the Workspace, or that the Pulumi Kubernetes Operator applied, is adopted. An object with the labels of
 // another Workspace is not.
 func TestOnlyWhatWasMadeForTheWorkspaceIsAdopted(t *testing.T) {
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", UID: "1"}}
+	workspace := &autov1alpha1.Workspace{Namespace: "team", Name: "app", UID: "1"}
 	applied := func(manager string, operation metav1.ManagedFieldsOperationType) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "app-workspace", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: manager, Operation: operation}}}}
+		return &corev1.Service{Name: "app-workspace", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: manager, Operation: operation}}}
 	}
 	labelled := func(name string) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "app-workspace", Labels: podspec.Labels(&metav1.ObjectMeta{Name: name})}}
+		return &corev1.Service{Name: "app-workspace", Labels: podspec.Labels(&metav1.ObjectMeta{Name: name})}
 	}
 	for name, test := range map[string]struct {
 		object  *corev1.Service
@@ -131,7 +131,7 @@ func TestOnlyWhatWasMadeForTheWorkspaceIsAdopted(t *testing.T) {
 		"applied by the peer":    {applied(formerOwner, metav1.ManagedFieldsOperationApply), true},
 		"edited by the peer":     {applied(formerOwner, metav1.ManagedFieldsOperationUpdate), false},
 		"applied by another one": {applied("helm", metav1.ManagedFieldsOperationApply), false},
-		"nothing":                {&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "app-workspace"}}, false},
+		"nothing":                {&corev1.Service{Name: "app-workspace"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -9,7 +9,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -67,7 +66,7 @@ func TestAgentsOfOneNamespaceThatHangDoNotKeepThoseOfOthersFromBeingFound(t *tes
 	asked, found, release := make(chan string, 10*maxProbes), make(chan types.NamespacedName, 10*maxProbes), make(chan struct{})
 	p := newProbes(func(key types.NamespacedName) { found <- key })
 	begin := func(namespace, name string, hangs bool) {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(namespace + name)}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address}}
+		pod := &corev1.Pod{UID: types.UID(namespace + name), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address}}
 		p.answered(types.NamespacedName{Namespace: namespace, Name: name}, pod, func(context.Context) bool {
 			asked <- namespace
 			if hangs {

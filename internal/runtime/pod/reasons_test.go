@@ -27,7 +27,7 @@ func TestWhatANodeDoesToAPodIsReportedAndEndsWithIt(t *testing.T) {
 			name: "no network",
 			happens: func(s *stage, pod *corev1.Pod) {
 				event := &corev1.Event{
-					ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, GenerateName: pod.Name},
+					Namespace: pod.Namespace, GenerateName: pod.Name,
 					InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 					Type:           corev1.EventTypeWarning, Reason: "FailedCreatePodSandBox", Message: "network plugin is not ready",
 					LastTimestamp: metav1.Now(),
@@ -87,9 +87,8 @@ func (s *stage) keepPods() (allow func()) {
 	inNamespace := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.namespace}}
 	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: &admissionv1.MatchResources{NamespaceSelector: inNamespace, ResourceRules: []admissionv1.NamedRuleWithOperations{{
-			RuleWithOperations: admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{admissionv1.Delete}, Rule: admissionv1.Rule{
-				APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"},
-			}},
+			Operations: []admissionv1.OperationType{admissionv1.Delete},
+			APIGroups:  []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"},
 		}}},
 		Validations: []admissionv1.Validation{{Expression: "false"}},
 	}}
@@ -112,13 +111,12 @@ func (s *stage) keepPods() (allow func()) {
 func TestNamespaceThatGoesIsReportedByItsWorkspaces(t *testing.T) {
 	s := newStage(t)
 	// The finalizer of this object keeps the namespace from disappearing.
-	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "held", Finalizers: []string{"example.com/held"}}}
+	held := &corev1.ConfigMap{Namespace: s.namespace, Name: "held", Finalizers: []string{"example.com/held"}}
 	s.Expect(s.client.Create(t.Context(), held)).To(Succeed())
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{
-		Namespace: s.namespace, Name: "app", Finalizers: []string{"example.com/held"},
-	}}
+	workspace := &autov1alpha1.Workspace{
+		Namespace: s.namespace, Name: "app", Finalizers: []string{"example.com/held"}}
 	s.Expect(s.client.Create(t.Context(), workspace)).To(Succeed())
-	s.Expect(s.client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
+	s.Expect(s.client.Delete(t.Context(), &corev1.Namespace{Name: s.namespace})).To(Succeed())
 	s.startController()
 	s.Eventually(s.status(workspace)).Should(beUnready(autov1alpha1.NamespaceTerminatingReason))
 	for _, object := range []metav1.Object{held, workspace} {
@@ -131,9 +129,8 @@ func TestNamespaceThatGoesIsReportedByItsWorkspaces(t *testing.T) {
 
 func TestTemplateThatMakesNoPodIsReportedUntilItIsEdited(t *testing.T) {
 	s := startStage(t)
-	template := &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
-		Containers: []corev1.Container{{Name: "of-no-image"}},
-	}}}
+	template := &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
+		Containers: []corev1.Container{{Name: "of-no-image"}}}}
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{PodTemplate: template})
 	s.Eventually(s.status(workspace)).Should(And(beUnready(autov1alpha1.PodTemplateInvalidReason), HaveField("Stalled", true)))
 	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.PodTemplate = nil })
@@ -146,12 +143,12 @@ func TestLittleIsReadOfEventsHoweverLargeTheyAre(t *testing.T) {
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	for range 20 {
 		s.Expect(s.client.Create(t.Context(), &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: s.namespace, GenerateName: "large-"},
+			Namespace: s.namespace, GenerateName: "large-",
 			InvolvedObject: corev1.ObjectReference{Kind: "StatefulSet", Namespace: s.namespace, Name: "app-workspace", UID: "set"},
 			Type:           corev1.EventTypeWarning, Reason: "FailedCreate", Message: strings.Repeat("x", 1<<20), LastTimestamp: metav1.Now(),
 		})).To(Succeed())
 	}
-	o := &observation{now: time.Now(), statefulSet: &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{UID: "set"}}}
+	o := &observation{now: time.Now(), statefulSet: &appsv1.StatefulSet{UID: "set"}}
 	s.Expect(needsEvents(o)).To(BeEquivalentTo("set"))
 	events, err := s.runtime.readEvents(t.Context(), workspace, o)
 	s.Expect(err).NotTo(HaveOccurred())

@@ -6,7 +6,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -25,13 +24,13 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 		{
 			name: "quota",
 			refuse: func(s *stage) {
-				quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "none"}}
+				quota := &corev1.ResourceQuota{Namespace: s.namespace, Name: "none"}
 				quota.Spec.Hard = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}
 				s.Expect(s.client.Create(s.t.Context(), quota)).To(Succeed())
 				s.Eventually(func() (corev1.ResourceList, error) { return quota.Status.Hard, s.get("none", quota) }).ShouldNot(BeEmpty())
 			},
 			mend: func(s *stage) {
-				s.Expect(s.client.Delete(s.t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "none"}})).To(Succeed())
+				s.Expect(s.client.Delete(s.t.Context(), &corev1.ResourceQuota{Namespace: s.namespace, Name: "none"})).To(Succeed())
 			},
 			reason: autov1alpha1.QuotaExceededReason, message: "exceeded quota: none",
 		},
@@ -47,7 +46,7 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 			spec:   autov1alpha1.WorkspaceSpec{ServiceAccountName: "deployer"},
 			refuse: func(*stage) {},
 			mend: func(s *stage) {
-				s.Expect(s.client.Create(s.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "deployer"}})).To(Succeed())
+				s.Expect(s.client.Create(s.t.Context(), &corev1.ServiceAccount{Namespace: s.namespace, Name: "deployer"})).To(Succeed())
 			},
 			reason: autov1alpha1.ServiceAccountNotFoundReason, message: `serviceaccount "deployer" not found`,
 		},
@@ -79,7 +78,7 @@ func (s *stage) retries(workspace *autov1alpha1.Workspace) func() int {
 // labelNamespace makes the namespace enforce a level of the Pod Security Standards.
 func (s *stage) labelNamespace(level string) {
 	s.t.Helper()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}
+	namespace := &corev1.Namespace{Name: s.namespace}
 	patch := []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"` + level + `"}}}`)
 	s.Expect(s.client.Patch(s.t.Context(), namespace, ctrlclient.RawPatch("application/merge-patch+json", patch))).To(Succeed())
 }

@@ -7,7 +7,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
@@ -133,7 +132,7 @@ func TestSecretThatWasDeletedIsMadeAgainAndThePodReplaced(t *testing.T) {
 	agent.busy.Store(true)
 	asked := agent.asked.Load()
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: podspec.SecretName(workspace)}}
+	secret := &corev1.Secret{Namespace: s.namespace, Name: podspec.SecretName(workspace)}
 	s.Expect(s.client.Delete(t.Context(), secret)).To(Succeed())
 	// Secrets are not watched. The next event for the Workspace makes the controller notice that its Secret is gone.
 	s.report(pod, func(status *corev1.PodStatus) { status.Message = "something happens" })

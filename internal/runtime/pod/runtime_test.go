@@ -77,7 +77,7 @@ func TestStatefulSetThatSomebodyScaledOrDeletedIsRestored(t *testing.T) {
 	s.Eventually(func() (*int32, error) { return set.Spec.Replicas, s.get("app-workspace", set) }).Should(HaveValue(BeEquivalentTo(1)))
 
 	s.Expect(s.client.Delete(t.Context(), set)).To(Succeed())
-	s.Expect(s.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace"}})).To(Succeed())
+	s.Expect(s.client.Delete(t.Context(), &corev1.Service{Namespace: s.namespace, Name: "app-workspace"})).To(Succeed())
 	s.Eventually(func() (types.UID, error) {
 		now := &appsv1.StatefulSet{}
 		return now.UID, ctrlclient.IgnoreNotFound(s.get("app-workspace", now))
@@ -115,7 +115,7 @@ func (s *stage) nothingKept() bool {
 
 func TestStatefulSetOfSomebodyElseIsLeftAlone(t *testing.T) {
 	s := startStage(t)
-	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "owner"}}
+	owner := &corev1.ConfigMap{Namespace: s.namespace, Name: "owner"}
 	s.Expect(s.client.Create(t.Context(), owner)).To(Succeed())
 	owner.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	s.isInTheWay(s.foreignStatefulSet(*metav1.NewControllerRef(owner, owner.GroupVersionKind())), "StatefulSet app-workspace belongs to ConfigMap owner")
@@ -125,8 +125,8 @@ func TestStatefulSetOfSomebodyElseIsLeftAlone(t *testing.T) {
 func (s *stage) foreignStatefulSet(owner metav1.OwnerReference) *appsv1.StatefulSet {
 	workspace := &metav1.ObjectMeta{Name: "app"}
 	return &appsv1.StatefulSet{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace", Labels: podspec.Labels(workspace), OwnerReferences: []metav1.OwnerReference{owner}},
+		APIVersion: "apps/v1", Kind: "StatefulSet",
+		Namespace: s.namespace, Name: "app-workspace", Labels: podspec.Labels(workspace), OwnerReferences: []metav1.OwnerReference{owner},
 		Spec: appsv1.StatefulSetSpec{
 			ServiceName: "app-workspace", PodManagementPolicy: appsv1.ParallelPodManagement, Replicas: new(int32),
 			Selector: &metav1.LabelSelector{MatchLabels: podspec.Selector(workspace)},

@@ -66,9 +66,9 @@ func createAccount(ctx context.Context) (*rest.Config, error) {
 	meta := metav1.ObjectMeta{Namespace: controllerAccount.Namespace, Name: controllerAccount.Name}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: meta.Namespace, Name: meta.Name}}
 	for _, object := range []ctrlclient.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: meta.Namespace}},
+		&corev1.Namespace{Name: meta.Namespace},
 		&corev1.ServiceAccount{ObjectMeta: meta},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: meta.Name}, Subjects: subjects,
+		&rbacv1.ClusterRoleBinding{Name: meta.Name, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name}},
 		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{meta.Name}, Verbs: []string{"create"}},
@@ -114,7 +114,7 @@ func newStage(t *testing.T) *stage {
 	g.SetDefaultEventuallyTimeout(patience)
 	client, err := newClient()
 	g.Expect(err).NotTo(HaveOccurred())
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "pods-"}}
+	namespace := &corev1.Namespace{GenerateName: "pods-"}
 	g.Expect(client.Create(t.Context(), namespace)).To(Succeed())
 	s := &stage{WithT: g, t: t, client: client, namespace: namespace.Name, image: "agent:v1", statuses: map[ctrlclient.ObjectKey]runtime.Status{}}
 	// Without this ServiceAccount, the API server refuses pods.
@@ -195,7 +195,7 @@ func (s *stage) reconcile(ctx context.Context, client ctrlclient.Client, request
 // create creates a Workspace.
 func (s *stage) create(name string, spec autov1alpha1.WorkspaceSpec) *autov1alpha1.Workspace {
 	s.t.Helper()
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: spec}
+	workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: name, Spec: spec}
 	s.Expect(s.client.Create(s.t.Context(), workspace)).To(Succeed())
 	return workspace
 }

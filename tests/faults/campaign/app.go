@@ -193,7 +193,7 @@ func (a *App) Expect(request string) { a.note(func() { a.request, a.changed = re
 // Remove deletes the Stack, which destroys its resources.
 func (a *App) Remove(ctx context.Context) error {
 	a.note(func() { a.deleted, a.changed = true, true })
-	return a.world.Remove(ctx, &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name}})
+	return a.world.Remove(ctx, &pulumiv1.Stack{Namespace: a.Namespace, Name: a.Name})
 }
 
 // Evict records that the namespace, and the Stack with it, is about to be deleted.

@@ -11,7 +11,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -179,8 +178,8 @@ func (w *World) approvePlan(ctx context.Context, stack *pulumiv1.Stack, user str
 	}
 	key := types.NamespacedName{Namespace: stack.Namespace, Name: plan.Name}
 	approval := &autov1alpha1.Approval{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: fmt.Sprintf("%s-%.8s", plan.Name, strings.TrimPrefix(plan.Digest, "sha256:"))},
-		Spec:       autov1alpha1.ApprovalSpec{Update: plan.Name, Digest: plan.Digest, Decision: autov1alpha1.ApprovalApprove, By: user},
+		Namespace: key.Namespace, Name: fmt.Sprintf("%s-%.8s", plan.Name, strings.TrimPrefix(plan.Digest, "sha256:")),
+		Spec: autov1alpha1.ApprovalSpec{Update: plan.Name, Digest: plan.Digest, Decision: autov1alpha1.ApprovalApprove, By: user},
 	}
 	// The approval counts from now on, because the response to the request may be lost.
 	w.gate.mu.Lock()

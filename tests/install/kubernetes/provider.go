@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,9 +118,9 @@ func (p *provider) remove(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	for i := len(objects) - 1; i >= 0; i-- {
-		if err := client.IgnoreNotFound(p.cluster.Delete(ctx, objects[i])); err != nil {
-			return fmt.Errorf("delete the %s %s: %w", objects[i].GetKind(), objects[i].GetName(), err)
+	for _, object := range slices.Backward(objects) {
+		if err := client.IgnoreNotFound(p.cluster.Delete(ctx, object)); err != nil {
+			return fmt.Errorf("delete the %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
 	return nil

@@ -67,7 +67,7 @@ func (s *Scene) Meta(name string) metav1.ObjectMeta {
 // Enter creates the namespace, the Secret that the Stacks of a stage use, which must have a passphrase, and the objects.
 func (s *Scene) Enter(secret map[string]string, objects ...client.Object) {
 	s.Helper()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Name}}
+	namespace := &corev1.Namespace{Name: s.Name}
 	s.Create(append([]client.Object{namespace, s.Secret(stage.PassphraseSecret, secret)}, objects...)...)
 }
 

@@ -46,7 +46,7 @@ type Tenant struct {
 
 // Stack returns a Stack without a source.
 func (t *Tenant) Stack(name string) *pulumiv1.Stack {
-	return &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}, Spec: pulumiv1.StackSpec{
+	return &pulumiv1.Stack{Namespace: t.Namespace, Name: name, Spec: pulumiv1.StackSpec{
 		Stack: "dev", Backend: "file:///tmp",
 		EnvRefs: map[string]pulumiv1.ResourceRef{"PULUMI_CONFIG_PASSPHRASE": {
 			Type: pulumiv1.ResourceRefLiteral, LiteralRef: &pulumiv1.LiteralRef{Value: "x"},
@@ -132,14 +132,13 @@ func (t *Tenant) Agent(ctx context.Context, name, mode string, variables ...core
 	workspace := stack.Spec.WorkspaceTemplate.Spec
 	workspace.Env = append(variables, corev1.EnvVar{Name: "FAKE_MODE", Value: mode})
 	// All of this is allowed in a pod template.
-	workspace.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
+	workspace.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
 		TerminationGracePeriodSeconds: ptr.To[int64](1),
 		InitContainers: []corev1.Container{{
 			Name: "replace", Image: t.Image, ImagePullPolicy: corev1.PullIfNotPresent, Resources: Smallest(),
 			Command:      []string{"sh", "-c", "cp /bin/fakeagent /share/agent.new && mv -f /share/agent.new /share/agent"},
 			VolumeMounts: []corev1.VolumeMount{{Name: "share", MountPath: "/share"}},
-		}},
-	}}}
+		}}}}
 	if err := t.Client.Create(ctx, stack); err != nil {
 		return nil, fmt.Errorf("create a Stack: %w", err)
 	}
@@ -177,7 +176,7 @@ func (t *Tenant) Alternate(ctx context.Context, name string) error {
 
 // Publish writes the status of an ExternalArtifact, and creates the object if it does not exist.
 func (t *Tenant) Publish(ctx context.Context, name, url, digest string) error {
-	source := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}}
+	source := &sourcev1.ExternalArtifact{Namespace: t.Namespace, Name: name}
 	if err := client.IgnoreAlreadyExists(t.Client.Create(ctx, source)); err != nil {
 		return fmt.Errorf("create an ExternalArtifact: %w", err)
 	}
@@ -203,7 +202,7 @@ func (t *Tenant) LargeProgram(ctx context.Context, name string) (*pulumiv1.Progr
 
 // programWith creates a Program with an output, which is given as JSON.
 func (t *Tenant) programWith(ctx context.Context, name, output string) (*pulumiv1.Program, error) {
-	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}}
+	program := &pulumiv1.Program{Namespace: t.Namespace, Name: name}
 	program.Program.Outputs = map[string]apiextensionsv1.JSON{"x": {Raw: []byte(output)}}
 	if err := t.Client.Create(ctx, program); err != nil {
 		return nil, fmt.Errorf("create a Program: %w", err)
@@ -257,7 +256,7 @@ func (t *Tenant) Serve(ctx context.Context) error {
 	pod := t.Pod(webName, "web", fmt.Sprintf(":%d", webPort))
 	pod.Labels = map[string]string{"app": webName}
 	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
-		PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(webPort)}},
+		PeriodSeconds: 1, TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(webPort)},
 	}
 	service := &corev1.Service{ObjectMeta: pod.ObjectMeta, Spec: corev1.ServiceSpec{Selector: pod.Labels, Ports: []corev1.ServicePort{{Port: webPort}}}}
 	for _, object := range []client.Object{pod, service} {
@@ -272,17 +271,17 @@ func (t *Tenant) Serve(ctx context.Context) error {
 // Pod returns a pod that runs the tenant's tool once, and fits the restricted profile.
 func (t *Tenant) Pod(name string, args ...string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name},
+		Namespace: t.Namespace, Name: name,
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever,
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+				RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			TerminationGracePeriodSeconds: ptr.To[int64](1),
 			Containers: []corev1.Container{{
 				Name: "tool", Image: t.Image, ImagePullPolicy: corev1.PullIfNotPresent, Args: args, Resources: Smallest(),
 				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				},
 			}},
 		},
@@ -414,7 +413,7 @@ func (t *Tenant) PublishArchive(ctx context.Context, name string, content []byte
 	if _, err := t.Registry.Push(ctx, name, "latest", ociregistry.Artifact{Layers: []ociregistry.Layer{layer}}); err != nil {
 		return err
 	}
-	source := &sourcev1.OCIRepository{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}, Spec: sourcev1.OCIRepositorySpec{
+	source := &sourcev1.OCIRepository{Namespace: t.Namespace, Name: name, Spec: sourcev1.OCIRepositorySpec{
 		URL: t.Registry.URL(name), Insecure: true, Interval: &metav1.Duration{Duration: time.Hour}, Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
 		LayerSelector: &sourcev1.OCILayerSelector{MediaType: ociregistry.ContentType, Operation: sourcev1.OCILayerCopy},
 	}}

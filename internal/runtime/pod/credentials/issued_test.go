@@ -100,7 +100,7 @@ func newController(t *testing.T, permitted bool) *controller {
 	g := NewWithT(t)
 	client, err := kubernetes.NewForConfig(cluster.Config())
 	g.Expect(err).NotTo(HaveOccurred())
-	namespace, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "tokens-"}}, metav1.CreateOptions{})
+	namespace, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{GenerateName: "tokens-"}, metav1.CreateOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 	c := &controller{t: t, client: client, namespace: namespace.Name}
 	meta := metav1.ObjectMeta{Namespace: c.namespace, Name: "controller"}

@@ -49,11 +49,10 @@ func TestMain(m *testing.M) {
 // createNamespace creates a namespace with the service accounts that the examples use. No controller runs here that creates the default
 // one.
 func createNamespace(name, profile string) error {
-	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": profile},
-	}}}
+	objects := []client.Object{&corev1.Namespace{
+		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": profile}}}
 	for _, account := range []string{"default", "pulumi", "deployer"} {
-		objects = append(objects, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: account}})
+		objects = append(objects, &corev1.ServiceAccount{Namespace: name, Name: account})
 	}
 	for _, object := range objects {
 		if err := api.Create(context.Background(), object); err != nil {
@@ -194,7 +193,7 @@ func workspacesIn(g *WithT, file string) []*autov1alpha1.Workspace {
 	content, err := os.ReadFile(file)
 	g.Expect(err).NotTo(HaveOccurred())
 	var found []*autov1alpha1.Workspace
-	for _, document := range strings.Split(string(content), "\n---\n") {
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
 		var kind metav1.TypeMeta
 		g.Expect(yaml.Unmarshal([]byte(document), &kind)).To(Succeed())
 		switch kind.Kind {

@@ -33,7 +33,7 @@ func bootstrapContainer(settings Settings) corev1.Container {
 		ImagePullPolicy: settings.AgentImagePullPolicy,
 		Args:            []string{"install", "--to=" + agentPath, "--workspace=" + WorkspacePath},
 		VolumeMounts:    []corev1.VolumeMount{{Name: ShareVolume, MountPath: sharePath}},
-		SecurityContext: &corev1.SecurityContext{ReadOnlyRootFilesystem: ptr.To(true)},
+		SecurityContext: &corev1.SecurityContext{ReadOnlyRootFilesystem: new(true)},
 		// The reason why the container ended is in its log, and the end of the log becomes part of the pod's status.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
@@ -56,9 +56,8 @@ func pulumiContainer(workspace *autov1alpha1.Workspace) corev1.Container {
 		Env:             template.MergeByKey(podVariables(), spec.Env, nameOfVariable, template.Replace),
 		Resources:       spec.Resources,
 		Ports:           []corev1.ContainerPort{{Name: portName, ContainerPort: Port, Protocol: corev1.ProtocolTCP}},
-		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
-			TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(Port)},
-		}},
+		ReadinessProbe: &corev1.Probe{
+			TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(Port)}},
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: ShareVolume, MountPath: sharePath},
 			{Name: RPCVolume, MountPath: RPCPath, ReadOnly: true},
@@ -72,7 +71,7 @@ func pulumiContainer(workspace *autov1alpha1.Workspace) corev1.Container {
 // of the pod and is therefore infrequent. The startup probe never gives up: an agent that cannot start ends by itself.
 func startupProbe() *corev1.Probe {
 	return &corev1.Probe{
-		ProbeHandler:     corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(Port)}},
+		TCPSocket:        &corev1.TCPSocketAction{Port: intstr.FromInt32(Port)},
 		PeriodSeconds:    1,
 		FailureThreshold: math.MaxInt32,
 	}
@@ -133,18 +132,18 @@ func optional(spec *autov1alpha1.WorkspaceSpec) *autov1alpha1.WorkspaceSpec {
 	for i := range spec.Env {
 		from := ptr.Deref(spec.Env[i].ValueFrom, corev1.EnvVarSource{})
 		if from.SecretKeyRef != nil {
-			from.SecretKeyRef.Optional = ptr.To(true)
+			from.SecretKeyRef.Optional = new(true)
 		}
 		if from.ConfigMapKeyRef != nil {
-			from.ConfigMapKeyRef.Optional = ptr.To(true)
+			from.ConfigMapKeyRef.Optional = new(true)
 		}
 	}
 	for _, source := range spec.EnvFrom {
 		if source.SecretRef != nil {
-			source.SecretRef.Optional = ptr.To(true)
+			source.SecretRef.Optional = new(true)
 		}
 		if source.ConfigMapRef != nil {
-			source.ConfigMapRef.Optional = ptr.To(true)
+			source.ConfigMapRef.Optional = new(true)
 		}
 	}
 	return spec

@@ -95,7 +95,7 @@ func Build(workspace *autov1alpha1.Workspace, settings Settings) (*Objects, erro
 // update, because an operation may be running in it.
 func statefulSet(workspace *autov1alpha1.Workspace, template corev1.PodTemplateSpec) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{
-		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "StatefulSet"},
+		APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "StatefulSet",
 		ObjectMeta: objectMeta(workspace, autov1alpha1.EmbeddedObjectMeta{}),
 		Spec: appsv1.StatefulSetSpec{
 			Replicas:    ptr.To[int32](1),
@@ -113,7 +113,7 @@ func statefulSet(workspace *autov1alpha1.Workspace, template corev1.PodTemplateS
 // service returns the Service, which gives the pod its address.
 func service(workspace *autov1alpha1.Workspace) *corev1.Service {
 	return &corev1.Service{
-		TypeMeta:   metav1.TypeMeta{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Service"},
+		APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Service",
 		ObjectMeta: objectMeta(workspace, ptr.Deref(workspace.Spec.ServiceTemplate, autov1alpha1.EmbeddedServiceTemplateSpec{}).Metadata),
 		Spec: corev1.ServiceSpec{
 			ClusterIP: corev1.ClusterIPNone,

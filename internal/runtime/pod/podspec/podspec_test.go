@@ -8,7 +8,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
@@ -88,7 +87,7 @@ func examples(t *testing.T) map[string]*autov1alpha1.Workspace {
 
 // workspaceOf returns a Workspace with the Stack's workspace template applied.
 func workspaceOf(g *WithT, stack *pulumiv1.Stack) *autov1alpha1.Workspace {
-	base := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: stack.Name, Namespace: "team", UID: "3d7a1c0e-8a5b-4f5e-9d57-0a7b8c9d0e1f"}}
+	base := &autov1alpha1.Workspace{Name: stack.Name, Namespace: "team", UID: "3d7a1c0e-8a5b-4f5e-9d57-0a7b8c9d0e1f"}
 	workspace, err := template.Workspace(base, stack.Spec.WorkspaceTemplate)
 	g.Expect(err).NotTo(HaveOccurred())
 	return workspace
@@ -96,7 +95,7 @@ func workspaceOf(g *WithT, stack *pulumiv1.Stack) *autov1alpha1.Workspace {
 
 // parse returns a Workspace named app with the spec.
 func parse(g *WithT, spec string) *autov1alpha1.Workspace {
-	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "team", UID: "1"}}
+	workspace := &autov1alpha1.Workspace{Name: "app", Namespace: "team", UID: "1"}
 	g.Expect(yaml.UnmarshalStrict([]byte(spec), &workspace.Spec)).To(Succeed())
 	return workspace
 }

@@ -82,7 +82,7 @@ func generated(workspace *autov1alpha1.Workspace, settings Settings) corev1.PodS
 		SecurityContext:               podSecurity(profile),
 		Containers:                    []corev1.Container{pulumiContainer(workspace)},
 		Volumes: []corev1.Volume{
-			{Name: ShareVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			{Name: ShareVolume, EmptyDir: &corev1.EmptyDirVolumeSource{}},
 			rpcVolume(workspace),
 		},
 	}
@@ -90,9 +90,8 @@ func generated(workspace *autov1alpha1.Workspace, settings Settings) corev1.PodS
 		spec.InitContainers = []corev1.Container{bootstrapContainer(settings)}
 		return spec
 	}
-	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: imageVolume, VolumeSource: corev1.VolumeSource{
-		Image: &corev1.ImageVolumeSource{Reference: settings.AgentImage, PullPolicy: settings.AgentImagePullPolicy},
-	}})
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: imageVolume,
+		Image: &corev1.ImageVolumeSource{Reference: settings.AgentImage, PullPolicy: settings.AgentImagePullPolicy}})
 	pulumi := &spec.Containers[0]
 	pulumi.VolumeMounts = append(pulumi.VolumeMounts, corev1.VolumeMount{Name: imageVolume, MountPath: imagePath, ReadOnly: true})
 	return spec
@@ -107,22 +106,22 @@ func rpcVolume(workspace *autov1alpha1.Workspace) corev1.Volume {
 		mode = ptr.To[int32](0o440)
 	}
 	file := func(name string) corev1.KeyToPath { return corev1.KeyToPath{Key: name, Path: name} }
-	return corev1.Volume{Name: RPCVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+	return corev1.Volume{Name: RPCVolume, Projected: &corev1.ProjectedVolumeSource{
 		DefaultMode: mode,
 		Sources: []corev1.VolumeProjection{
 			{Secret: &corev1.SecretProjection{
-				LocalObjectReference: corev1.LocalObjectReference{Name: SecretName(workspace)},
-				Items:                []corev1.KeyToPath{file(corev1.TLSCertKey), file(corev1.TLSPrivateKeyKey)},
+				Name:  SecretName(workspace),
+				Items: []corev1.KeyToPath{file(corev1.TLSCertKey), file(corev1.TLSPrivateKeyKey)},
 			}},
 			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
 				Path: "token", ExpirationSeconds: ptr.To[int64](tokenLifetime),
 			}},
 			{ConfigMap: &corev1.ConfigMapProjection{
-				LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
-				Items:                []corev1.KeyToPath{file("ca.crt")},
+				Name:  "kube-root-ca.crt",
+				Items: []corev1.KeyToPath{file("ca.crt")},
 			}},
 		},
-	}}}
+	}}
 }
 
 // complete adds what depends on the pod as a whole. It changes the user's containers as well.
@@ -148,7 +147,7 @@ func podSecurity(profile autov1alpha1.SecurityProfile) *corev1.PodSecurityContex
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	if profile == autov1alpha1.SecurityProfileRestricted {
-		security.RunAsNonRoot = ptr.To(true)
+		security.RunAsNonRoot = new(true)
 		security.RunAsUser = ptr.To[int64](unprivileged)
 		security.RunAsGroup = ptr.To[int64](unprivileged)
 		security.FSGroup = ptr.To[int64](unprivileged)
@@ -164,7 +163,7 @@ func restrict(container *corev1.Container) {
 	if ptr.Deref(security.Privileged, false) {
 		return
 	}
-	security.AllowPrivilegeEscalation = cmp.Or(security.AllowPrivilegeEscalation, ptr.To(false))
+	security.AllowPrivilegeEscalation = cmp.Or(security.AllowPrivilegeEscalation, new(false))
 	security.Capabilities = cmp.Or(security.Capabilities, &corev1.Capabilities{})
 	if len(security.Capabilities.Drop) == 0 {
 		security.Capabilities.Drop = []corev1.Capability{"ALL"}
