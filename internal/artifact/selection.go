@@ -180,9 +180,9 @@ func (m *matcher) root(files []archive.File, patterns []pattern) error {
 	for i := range patterns {
 		starts = append(starts, int32(len(m.elements))) //nolint:gosec // the patterns are bounded
 		for _, element := range patterns[i].elements {
-			m.elements = append(m.elements, patternElement{element: element, pattern: int32(i)}) //nolint:gosec // as above
+			m.elements = append(m.elements, patternElement{element: element, pattern: int32(i)})
 		}
-		m.elements = append(m.elements, patternElement{pattern: int32(i), isEnd: true}) //nolint:gosec // as above
+		m.elements = append(m.elements, patternElement{pattern: int32(i), isEnd: true})
 	}
 	if len(files) == 0 {
 		return nil

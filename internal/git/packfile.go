@@ -247,10 +247,10 @@ func copyInstruction(instruction byte, delta io.ByteReader) (offset, length int6
 		}
 		numbers |= uint64(b) << (8 * bit)
 	}
-	if length = int64(numbers >> 32); length == 0 { //nolint:gosec // 24 bits
+	if length = int64(numbers >> 32); length == 0 {
 		length = 0x10000
 	}
-	return int64(numbers & 0xffffffff), length, nil //nolint:gosec // 32 bits
+	return int64(numbers & 0xffffffff), length, nil
 }
 
 // deltaSizes reads the sizes of the base and of the object, which a delta begins with.

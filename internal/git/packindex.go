@@ -65,7 +65,7 @@ func openPack(ctx context.Context, file *os.File, limits packLimits, budget *mem
 	}
 	p.byName = make([]int32, count)
 	for n, object := range p.objects {
-		p.byName[n] = int32(n) //nolint:gosec // the number of objects is bounded
+		p.byName[n] = int32(n)
 		if object.kind != plumbing.BlobObject {
 			p.largestTree = max(p.largestTree, min(object.size, maxTreeSize))
 		}
@@ -176,8 +176,8 @@ func (i *indexer) resolveAll(ctx context.Context) error {
 		if object.kind == plumbing.InvalidObject || object.base >= 0 {
 			continue
 		}
-		i.linkNamedDeltas(int32(n))                              //nolint:gosec // the number of objects is bounded
-		if err := i.resolve(ctx, int32(n), nil, 0); err != nil { //nolint:gosec // as above
+		i.linkNamedDeltas(int32(n))
+		if err := i.resolve(ctx, int32(n), nil, 0); err != nil {
 			return err
 		}
 	}

@@ -74,8 +74,13 @@ func (i *Identity) Transport(peers Peers, service Service, dial Dial) http.Round
 		return nil
 	})
 	verify := config.VerifyPeerCertificate
-	config.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error {
-		if err := verify(raw, chains); err != nil {
+	config.VerifyPeerCertificate = nil // it would not be called if a session were resumed
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		var raw [][]byte
+		for _, certificate := range state.PeerCertificates {
+			raw = append(raw, certificate.Raw)
+		}
+		if err := verify(raw, nil); err != nil {
 			return &certificateError{err}
 		}
 		return nil

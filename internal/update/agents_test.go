@@ -87,8 +87,11 @@ func (a *agents) start(key types.NamespacedName) {
 	listener, err := server.Listen(address)
 	g.Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- served.Serve(ctx, listener) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = served.Serve(ctx, listener)
+	}()
 	connection, err := client.New(address, client.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
 	a.mu.Lock()

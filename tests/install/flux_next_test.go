@@ -10,10 +10,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
-	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/tools"
@@ -51,7 +51,9 @@ func TestAlertsOfFlux210NameStacksInBothVersionsOncePatched(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const module = "github.com/fluxcd/notification-controller/api/"
-	definition := generatedFrom(t, module+notificationv1.GroupVersion.Version, module+notificationv1beta3.GroupVersion.Version)
+	newer := notificationv1.GroupVersion
+	older := schema.GroupVersion{Group: newer.Group, Version: "v1beta3"}
+	definition := generatedFrom(t, module+newer.Version, module+older.Version)
 	cp, err := controlplane.Start(t.Context(), controlplane.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(cp.Stop()).To(Succeed()) })
@@ -64,7 +66,7 @@ func TestAlertsOfFlux210NameStacksInBothVersionsOncePatched(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = cp.KubectlInput(t.Context(), string(content), "apply", "--server-side", "-f", "-")
 	g.Expect(err).NotTo(HaveOccurred())
-	for _, namespace := range []string{"flux-system", "team-a"} {
+	for _, namespace := range []string{"flux-system", "tutorial"} {
 		_, err = cp.Kubectl(t.Context(), "create", "namespace", namespace)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
@@ -77,9 +79,9 @@ func TestAlertsOfFlux210NameStacksInBothVersionsOncePatched(t *testing.T) {
 		objects := notificationObjects.FindAllString(read(t, inRepository(page)), -1)
 		g.Expect(objects).NotTo(BeEmpty(), page)
 		for _, object := range objects {
-			for _, version := range []string{notificationv1beta3.GroupVersion.String(), notificationv1.GroupVersion.String()} {
+			for _, version := range []string{older.String(), newer.String()} {
 				path := filepath.Join(t.TempDir(), "object.yaml")
-				g.Expect(os.WriteFile(path, []byte(strings.Replace(object, notificationv1beta3.GroupVersion.String(), version, 1)), 0o600)).To(Succeed())
+				g.Expect(os.WriteFile(path, []byte(strings.Replace(object, older.String(), version, 1)), 0o600)).To(Succeed())
 				// The API server uses a changed definition only after a moment.
 				g.Eventually(func() error { return dryRun(t, cp, path) }, "30s", "200ms").Should(Succeed(), "%s of %s:\n%s", version, page, object)
 			}

@@ -43,7 +43,6 @@ func fieldsOf(of reflect.Type) (paths []string) {
 		return fieldsOf(of.Elem())
 	case reflect.Struct:
 		for field := range of.Fields() {
-			field := field
 			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
 			inner := field.Type
 			if inner.Kind() == reflect.Pointer {

@@ -46,7 +46,7 @@ func (h *handle) wait() {
 	connection, err := h.pidfd.SyscallConn()
 	if err == nil {
 		err = connection.Read(func(fd uintptr) bool {
-			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // the kernel numbers descriptors as int
 			n, err := unix.Poll(poll, 0)
 			return n > 0 || (err != nil && !errors.Is(err, unix.EINTR))
 		})
