@@ -6,7 +6,6 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
@@ -19,7 +18,7 @@ func TestVerifiedDigestIsForgottenOnlyWhenItsSourceRefusesIt(t *testing.T) {
 		followVerification(o)
 		return o.stack.Status.VerifiedDigest
 	}
-	offered := func() { o.artifact = &source.Artifact{Reference: artifact.Reference{Digest: "sha256:a"}} }
+	offered := func() { o.artifact = &source.Artifact{Digest: "sha256:a"} }
 	g.Expect(after(offered)).To(BeEmpty(), "the Stack does not require it")
 	g.Expect(after(func() { offered(); o.verified = true })).To(Equal("sha256:a"))
 	g.Expect(after(offered)).To(Equal("sha256:a"), "the source looks at the next revision")
