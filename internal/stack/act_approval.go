@@ -53,20 +53,13 @@ func constrainToPlan(update *autov1alpha1.Update, plan *pulumiv1.PlanStatus, pla
 	spec.Plan = &autov1alpha1.PlanReference{Name: plan.Name, Digest: plan.Digest, Enforce: plan.Enforce}
 }
 
-// followContent sets the commit of the plan to the one that the source has now. The plan is not void, so the content of both is the same.
-func followContent(o *observation) {
-	if o.artifact != nil && o.stack.DeletionTimestamp.IsZero() {
-		o.stack.Status.Plan.Commit = commitOf(o.artifact)
-	}
-}
-
 // recordPlanStart records that a plan is being made, which supersedes the plan in the status, or that the plan in the status is being
 // carried out.
 func recordPlanStart(o *observation, d decision) {
 	switch plan := o.stack.Status.Plan; {
 	case plan == nil:
 	case d.applies:
-		followContent(o)
+		acceptCommit(o)
 	case d.plans && (plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved || plan.State == pulumiv1.PlanRejected):
 		plan.State = pulumiv1.PlanSuperseded
 		if o.planGone {
@@ -142,11 +135,10 @@ func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanS
 	current := stack.Status.CurrentUpdate
 	plan := &pulumiv1.PlanStatus{
 		Name: update.Name, UID: update.UID, State: pulumiv1.PlanPending, Operation: pulumiv1.ApprovedUp,
-		Cause:      cmp.Or(current.Cause, pulumiv1.PlanForChange),
-		Enforce:    cmp.Or(update.Spec.PlanEnforcement, autov1alpha1.EnforcePlan),
-		Drift:      current.Drift,
-		Generation: current.Generation, SpecDigest: current.SpecDigest, Commit: current.Commit, Revision: current.Revision,
-		ContentDigest: current.ContentDigest, ReferencesDigest: current.ReferencesDigest,
+		Cause:        cmp.Or(current.Cause, pulumiv1.PlanForChange),
+		Enforce:      cmp.Or(update.Spec.PlanEnforcement, autov1alpha1.EnforcePlan),
+		Drift:        current.Drift,
+		UpdateInputs: current.UpdateInputs,
 	}
 	switch {
 	case update.Spec.Type == autov1alpha1.UpdateTypeDestroy:
@@ -210,7 +202,7 @@ func (r *Reconciler) allChanges(ctx context.Context, stack *pulumiv1.Stack, plan
 // awaitApproval shows a plan that waits for approval or was rejected. A plan that nobody asked for leaves the Stack ready.
 func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 	stack, plan := o.stack, o.stack.Status.Plan
-	followContent(o)
+	acceptCommit(o)
 	if d.quiet {
 		if last := stack.Status.LastUpdate; last != nil && last.State == pulumiv1.StackUpdateSucceeded && !conditions.IsReady(stack) {
 			markReady(stack)

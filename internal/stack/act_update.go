@@ -22,8 +22,6 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/backoff"
 	"github.com/stack-controller/stack-controller/internal/patch"
-	"github.com/stack-controller/stack-controller/internal/references"
-	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/template"
 )
 
@@ -219,13 +217,9 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 		return request
 	}
 	for annotation, value := range map[string]string{
-		pulumiv1.StackGenerationAnnotation:         strconv.FormatInt(stack.Generation, 10),
-		pulumiv1.SpecDigestAnnotation:              specDigest(stack),
 		pulumiv1.ReconcileRequestAnnotation:        reconcileRequest(stack),
 		meta.ReconcileRequestAnnotation:            unlessHandled(requestedAt(stack), stack.Status.LastHandledReconcileAt),
 		pulumiv1.LastUpdateAnnotation:              unlessHandled(lastUpdateRequest(stack), stack.Status.ObservedLastUpdateRequest),
-		pulumiv1.ReferencesDigestAnnotation:        references.Digest(o.references),
-		pulumiv1.ContentDigestAnnotation:           o.content.digest,
 		pulumiv1.DriftUpdateAnnotation:             d.driftDigest,
 		autov1alpha1.WorkspaceGenerationAnnotation: strconv.FormatInt(o.workspace.Generation, 10),
 	} {
@@ -233,6 +227,7 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 			metav1.SetMetaDataAnnotation(&update.ObjectMeta, annotation, value)
 		}
 	}
+	annotateInputs(update, inputsNow(o))
 	update.Finalizers = []string{pulumiv1.Finalizer}
 	update.OwnerReferences = ownersOfUpdate(o)
 	return update, nil
@@ -307,13 +302,10 @@ func updateName(stack *pulumiv1.Stack) string {
 	return stack.Name + "-" + hex.EncodeToString(hash[:])[:10]
 }
 
-// currentOf returns what the status of the Stack says about the Update while that is the current one. It reads this from the Update itself,
-// so it is only for an Update that the controller has just created, or whose record in the status was lost.
+// currentOf returns what the status of the Stack says about the Update while that is the current one, see annotatedInputs.
 func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
-	// An annotation that is not a number counts as no generation, so that the next reconcile starts a new update.
-	generation, _ := strconv.ParseInt(update.Annotations[pulumiv1.StackGenerationAnnotation], 10, 64)
-	current := &pulumiv1.CurrentStackUpdate{
-		Generation:        generation,
+	return &pulumiv1.CurrentStackUpdate{
+		UpdateInputs:      annotatedInputs(update),
 		ReconcileRequest:  update.Annotations[pulumiv1.ReconcileRequestAnnotation],
 		RequestedAt:       update.Annotations[meta.ReconcileRequestAnnotation],
 		LastUpdateRequest: update.Annotations[pulumiv1.LastUpdateAnnotation],
@@ -321,14 +313,7 @@ func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
 		UID:               update.UID,
 		Cause:             pulumiv1.PlanCause(update.Annotations[pulumiv1.PlanCauseAnnotation]),
 		Drift:             update.Annotations[pulumiv1.DriftUpdateAnnotation],
-		SpecDigest:        update.Annotations[pulumiv1.SpecDigestAnnotation],
-		ContentDigest:     update.Annotations[pulumiv1.ContentDigestAnnotation],
-		ReferencesDigest:  update.Annotations[pulumiv1.ReferencesDigestAnnotation],
 	}
-	if from := update.Spec.Source; from != nil {
-		current.Commit, current.Revision = source.CommitOf(from), from.Revision
-	}
-	return current
 }
 
 // optional returns nil for false, which is the default, so that the field is left out.

@@ -269,7 +269,7 @@ func outdated(o observation) bool {
 	}
 	if plan := o.stack.Status.Plan; o.update.Spec.Plan != nil && plan != nil && o.artifact != nil {
 		// The Update carries out a plan. Its source may be an earlier revision with the same content, so the commit of the plan counts, see
-		// followContent.
+		// acceptCommit.
 		return plan.Commit != o.artifact.Commit()
 	}
 	// This controller creates no Update without a source for a Stack that has one.

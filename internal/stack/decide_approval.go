@@ -106,22 +106,8 @@ func failedOnLock(o observation, plan *pulumiv1.PlanStatus) bool {
 // isVoid reports whether the plan is concluded or superseded, was made for other inputs than the Stack has now, or was made with another
 // spec.approval.enforce.
 func isVoid(o observation, plan *pulumiv1.PlanStatus) bool {
-	stack := *o.stack
-	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{
-		Generation: plan.Generation, SpecDigest: plan.SpecDigest, LastAttemptedCommit: plan.Commit, Revision: plan.Revision,
-		ContentDigest: plan.ContentDigest, ReferencesDigest: plan.ReferencesDigest,
-	}
-	o.stack = &stack
-	switch {
-	case isConcluded(plan), plan.State == pulumiv1.PlanSuperseded:
-		return true
-	case plan.Enforce != enforcement(o.stack):
-		return true
-	case stack.DeletionTimestamp.IsZero():
-		return inputsChanged(o) != ""
-	}
-	// A destroy does not depend on new content.
-	return plan.Generation != stack.Generation || unhandledRequest(&stack) != "" || referencesChanged(o) != ""
+	return isConcluded(plan) || plan.State == pulumiv1.PlanSuperseded || plan.Enforce != enforcement(o.stack) ||
+		newInputs(o, plan.UpdateInputs) != ""
 }
 
 func enforcement(stack *pulumiv1.Stack) autov1alpha1.PlanEnforcement {
@@ -229,9 +215,8 @@ func carryOver(plan, earlier *pulumiv1.PlanStatus, earlierChanges, changes []aut
 		return
 	}
 	sameInputs := earlier.InputsDigest != "" && earlier.InputsDigest == plan.InputsDigest
-	sameContent := earlier.ContentDigest != "" && earlier.ContentDigest == plan.ContentDigest &&
-		earlier.SpecDigest != "" && earlier.SpecDigest == plan.SpecDigest
-	equal := earlier.ChangesDigest != "" && earlier.ChangesDigest == plan.ChangesDigest && (sameInputs || sameContent)
+	equal := earlier.ChangesDigest != "" && earlier.ChangesDigest == plan.ChangesDigest &&
+		(sameInputs || haveEqualContent(earlier.UpdateInputs, plan.UpdateInputs))
 	if equal && earlier.State == pulumiv1.PlanStale {
 		plan.Stale, plan.StaleSince = earlier.Stale, earlier.StaleSince
 	}

@@ -127,7 +127,7 @@ func (w *approvalSimulation) act(o *observation, d decision) {
 		delete(w.updates, o.update.Name)
 		w.stack.Status.CurrentUpdate = nil
 	case actionAwaitApproval:
-		followContent(o)
+		acceptCommit(o)
 	case actionUpdate:
 		update, err := desiredUpdate(o, d)
 		if err != nil {

@@ -113,7 +113,7 @@ func destroyDue(o observation) (due time.Time, fresh bool) {
 	switch {
 	case last == nil, last.Type != autov1alpha1.UpdateTypeDestroy, last.State != pulumiv1.StackUpdateFailed:
 		return time.Time{}, true
-	case last.Generation != o.stack.Generation, unhandledRequest(o.stack) != "", referencesChanged(o) != "":
+	case newInputs(o, last.Inputs()) != "":
 		return time.Time{}, true
 	case o.artifact != nil && last.LastAttemptedCommit != "" && last.LastAttemptedCommit != commitOf(o.artifact):
 		return time.Time{}, true

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -15,7 +14,6 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/backoff"
-	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
@@ -25,8 +23,6 @@ const (
 	// briefFetch is the age of an artifact from which the status shows that the artifact is being fetched. The age is known to the second.
 	// Most fetches end sooner, and each write of a status is work for every client that watches Stacks.
 	briefFetch = 2 * time.Second
-	// namedReferences is how many changed objects a trigger names at most.
-	namedReferences = 3
 )
 
 // decideOnTrigger starts an update if there is a reason for one and nothing is missing. Otherwise it shows how the last one went.
@@ -132,11 +128,15 @@ func decideOnInputs(o observation) decision {
 	if o.stack.Spec.Preview {
 		start.kind = autov1alpha1.UpdateTypePreview
 	}
-	if start.message = inputsChanged(o); start.message != "" {
+	if last == nil {
+		start.fresh, start.message = true, "Initial stack update"
+		return start
+	}
+	if start.message = newInputs(o, last.Inputs()); start.message != "" {
 		start.fresh = true
 		return start
 	}
-	if contentMatters(o) {
+	if contentMatters(o, last.Inputs()) {
 		// Only problems are shown: most new revisions of a repository with many stacks do not concern this one.
 		if pending := awaitContent(o); pending != nil {
 			if pending.action == actionFetch {
@@ -160,51 +160,6 @@ func decideOnInputs(o observation) decision {
 	}
 	start.message, start.cause = resyncMessage, pulumiv1.PlanForResync
 	return start
-}
-
-// inputsChanged returns why the Stack has to be updated regardless of the schedule; empty when its inputs are those of the last attempt.
-func inputsChanged(o observation) (trigger string) {
-	last := o.stack.Status.LastUpdate
-	switch {
-	case last == nil:
-		return "Initial stack update"
-	case last.Generation != o.stack.Generation:
-		return fmt.Sprintf("New stack generation: %d", o.stack.Generation)
-	case forceRequested(o.stack):
-		return fmt.Sprintf("Forced sync request: %q", requestedAt(o.stack))
-	case unhandledRequest(o.stack) != "":
-		return fmt.Sprintf("Sync request: %q", unhandledRequest(o.stack))
-	case newContent(o):
-		return "New commit detected: " + describeRevision(o.artifact)
-	}
-	return referencesChanged(o)
-}
-
-// newContent reports whether the source offers something else than the last attempt ran. If that depends on content that was not observed
-// yet, it returns false: see contentMatters.
-func newContent(o observation) bool {
-	last := o.stack.Status.LastUpdate
-	if contentMatters(o) {
-		return o.content.digest != "" && o.content.digest != last.ContentDigest
-	}
-	newRevision := o.stack.Spec.UpdateOn == pulumiv1.UpdateOnRevision && o.artifact != nil && last.Revision != "" &&
-		last.Revision != o.artifact.Revision
-	return newRevision || last.LastAttemptedCommit != commitOf(o.artifact)
-}
-
-// contentMatters reports whether there is a new revision whose content decides whether there is an update. It returns false for a Stack
-// whose last update did not record its content, and for one that uses the whole artifact (usesWholeArtifact): a new revision updates such a
-// Stack in any case.
-func contentMatters(o observation) bool {
-	last := o.stack.Status.LastUpdate
-	return o.artifact != nil && last.ContentDigest != "" && last.LastAttemptedCommit != commitOf(o.artifact) && !usesWholeArtifact(o.stack)
-}
-
-// usesWholeArtifact reports whether every change of the artifact is a change of the Stack. A Program is one file, and a Stack may ask for
-// an update with every revision.
-func usesWholeArtifact(stack *pulumiv1.Stack) bool {
-	ofProgram := stack.Spec.ProgramRef != nil && stack.Spec.FluxSource == nil && !stack.HasGitSource()
-	return ofProgram || stack.Spec.UpdateOn == pulumiv1.UpdateOnRevision
 }
 
 // awaitContent returns what to do until the files of an operation are there, or nil if they are. A destroy does not depend on what is in
@@ -279,28 +234,6 @@ func fetchErrorKind(err error) artifact.Kind {
 		return fetchError.Kind
 	}
 	return ""
-}
-
-// referencesChanged returns a message that names the Secrets and ConfigMaps with a version that the last attempt did not use; empty if
-// there are none. A deleted object is not a change: what was deployed stays as it is. If the last attempt recorded no version, nothing was
-// watched then, and it is not a change that objects are watched now.
-func referencesChanged(o observation) string {
-	recorded := o.stack.Status.LastUpdate.ReferencesDigest
-	if recorded == "" {
-		return ""
-	}
-	changed := references.NotIn(o.references, recorded)
-	if len(changed) == 0 {
-		return ""
-	}
-	var names []string
-	for _, version := range changed[:min(len(changed), namedReferences)] {
-		names = append(names, fmt.Sprintf("%s %q", version.Kind, version.Name))
-	}
-	if more := len(changed) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	return "Referenced Secret or ConfigMap changed: " + strings.Join(names, ", ")
 }
 
 // decideOnFailure retries with backoff, without an end: when the cause of a failure goes away, the Stack has to recover without a human.

@@ -85,7 +85,7 @@ func TestUpdateUsesWhatItReadAndWhatTheStackSaw(t *testing.T) {
 			}
 			g.Expect((&Reconciler{}).recordResult(t.Context(), o.stack, update)).To(Succeed())
 			o.references = versionsOf(test.present)
-			g.Expect(referencesChanged(*o) != "").To(Equal(test.again))
+			g.Expect(newReferences(*o, o.stack.Status.LastUpdate.Inputs()) != "").To(Equal(test.again))
 		})
 	}
 }

@@ -59,8 +59,7 @@ func restoreInputs(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	if plan == nil || carries == nil || carries.Name != plan.Name || carries.Digest != plan.Digest {
 		return
 	}
-	current.Generation, current.SpecDigest, current.Commit, current.Revision = plan.Generation, plan.SpecDigest, plan.Commit, plan.Revision
-	current.ContentDigest, current.ReferencesDigest, current.Drift = plan.ContentDigest, plan.ReferencesDigest, plan.Drift
+	current.UpdateInputs, current.Drift = plan.UpdateInputs, plan.Drift
 }
 
 // restoreDeployed restores from the annotation that the Stack has deployed something: otherwise its finalizer would be removed without a
@@ -118,26 +117,6 @@ func adoptOperatorStatus(o *observation) {
 	status.Deployed = status.Deployed || last.Type != autov1alpha1.UpdateTypePreview && !wasDestroyed(last)
 	if status.Deployed && last.State == pulumiv1.StackUpdateSucceeded {
 		status.DeployedStack = o.stack.Spec.Stack
-	}
-}
-
-// translateCommits replaces a revision in the status by the digest of the artifact with this revision, because this controller records the
-// digest as the commit.
-func translateCommits(o *observation) {
-	if o.artifact == nil || o.artifact.Revision == "" {
-		return
-	}
-	commits := []*string{}
-	if last := o.stack.Status.LastUpdate; last != nil {
-		commits = append(commits, &last.LastAttemptedCommit, &last.LastSuccessfulCommit)
-	}
-	if current := o.stack.Status.CurrentUpdate; current != nil {
-		commits = append(commits, &current.Commit)
-	}
-	for _, commit := range commits {
-		if *commit == o.artifact.Revision {
-			*commit = o.artifact.Commit()
-		}
 	}
 }
 

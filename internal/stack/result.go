@@ -34,25 +34,21 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 		previous = &pulumiv1.StackUpdateStatus{}
 	}
 	last := &pulumiv1.StackUpdateStatus{
-		Generation:           current.Generation,
-		SpecDigest:           current.SpecDigest,
 		ReconcileRequest:     current.ReconcileRequest,
 		Name:                 update.Name,
 		Type:                 update.Spec.Type,
 		State:                pulumiv1.StackUpdateSucceeded,
-		LastAttemptedCommit:  current.Commit,
 		LastSuccessfulCommit: current.Commit,
-		Revision:             current.Revision,
-		ContentDigest:        current.ContentDigest,
-		// The versions that the Update read when it started, and those that were observed when it was created. The observed ones alone may be
-		// wrong: the cache may be behind the API server or, if somebody edited the Workspace, be about other objects. So a change causes at most
-		// one unnecessary update.
-		ReferencesDigest:  references.Union(current.ReferencesDigest, update.Status.ReferencesDigest),
-		Permalink:         update.Status.Permalink,
-		LastResyncTime:    endedBy(update, metav1.Now()),
-		ResourceChanges:   update.Status.ResourceChanges,
-		PendingOperations: leavesPendingOperations(update, previous),
+		Permalink:            update.Status.Permalink,
+		LastResyncTime:       endedBy(update, metav1.Now()),
+		ResourceChanges:      update.Status.ResourceChanges,
+		PendingOperations:    leavesPendingOperations(update, previous),
 	}
+	last.SetInputs(current.UpdateInputs)
+	// The versions that the Update read when it started, and those that were observed when it was created. The observed ones alone may be
+	// wrong: the cache may be behind the API server or, if somebody edited the Workspace, be about other objects. So a change causes at most
+	// one unnecessary update.
+	last.ReferencesDigest = references.Union(current.ReferencesDigest, update.Status.ReferencesDigest)
 	if current.First && update.HasFailed() && update.Status.NotRun {
 		stack.Status.Deployed = false
 	}

@@ -1,18 +1,13 @@
 package stack
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"slices"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
-	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
@@ -101,90 +96,6 @@ func keepsReady(stack *pulumiv1.Stack) bool {
 func failsRepeatedly(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
 	return repeats(stack) && last.State == pulumiv1.StackUpdateFailed && retryReason(last) == pulumiv1.UpdateFailedReason
-}
-
-// repeats reports whether the running update has the inputs of the last one, and the Stack has not been edited since.
-func repeats(stack *pulumiv1.Stack) bool {
-	last, current := stack.Status.LastUpdate, stack.Status.CurrentUpdate
-	if last == nil || current == nil || !stack.DeletionTimestamp.IsZero() {
-		return false
-	}
-	newReferences := last.ReferencesDigest != "" && !references.Covers(last.ReferencesDigest, current.ReferencesDigest)
-	return last.Generation == current.Generation &&
-		last.Generation == stack.Generation &&
-		last.LastAttemptedCommit == current.Commit &&
-		last.ReconcileRequest == current.ReconcileRequest &&
-		!newReferences &&
-		current.RequestedAt == "" && current.LastUpdateRequest == ""
-}
-
-// acceptInputs records that the last attempt covers the current inputs, too. The current revision has the same content, and the current
-// versions of Secrets that were not watched during the attempt are those that later versions are compared with.
-func acceptInputs(o *observation) {
-	status := &o.stack.Status
-	if last := status.LastUpdate; last != nil && last.ReferencesDigest == "" {
-		last.ReferencesDigest = references.Digest(o.references)
-	}
-	if o.artifact == nil || !o.stack.DeletionTimestamp.IsZero() {
-		return
-	}
-	status.LastAttemptedRevision = o.artifact.Revision
-	status.LastUpdate.LastAttemptedCommit = commitOf(o.artifact)
-	if status.LastUpdate.State != pulumiv1.StackUpdateSucceeded {
-		return
-	}
-	status.LastUpdate.LastSuccessfulCommit = commitOf(o.artifact)
-	if status.LastUpdate.Type != autov1alpha1.UpdateTypePreview {
-		status.LastAppliedRevision = o.artifact.Revision
-		status.LastAppliedOriginRevision = originRevision(o.artifact.Revision, o.artifact.Origin.Commit)
-	}
-}
-
-// A new generation does not always mean that the specification has changed. The Pulumi Kubernetes Operator drops the fields that are false,
-// zero or empty when it adds its finalizer, and the next apply of the manifest brings them back.
-
-// specDigest identifies what the specification says. Fields that are false, zero or empty count as absent where the API does not
-// distinguish them from absent ones; configuration is the user's own data and counts as it is. spec.drift and spec.approval do not count,
-// because a change of them needs no update.
-func specDigest(stack *pulumiv1.Stack) string {
-	spec := stack.Spec
-	spec.Drift, spec.Approval = nil, nil
-	content, err := json.Marshal(spec)
-	if err != nil {
-		// This cannot happen: the specification was decoded from JSON. An empty digest counts as none.
-		return ""
-	}
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:8])
-}
-
-// followGeneration sets the generation of the updates and the plan that were made for an equal specification to the generation that the
-// Stack has now. A deletion also increases the generation, but it asks for something else.
-func followGeneration(stack *pulumiv1.Stack) {
-	if !stack.DeletionTimestamp.IsZero() || stack.Spec.Suspend {
-		return
-	}
-	follow := func(generation *int64, recorded string) {
-		if *generation != stack.Generation && recorded != "" && recorded == specDigest(stack) {
-			*generation = stack.Generation
-		}
-	}
-	if last := stack.Status.LastUpdate; last != nil {
-		follow(&last.Generation, last.SpecDigest)
-	}
-	if plan := stack.Status.Plan; plan != nil {
-		follow(&plan.Generation, plan.SpecDigest)
-	}
-	if current := stack.Status.CurrentUpdate; current != nil {
-		follow(&current.Generation, current.SpecDigest)
-	}
-}
-
-// dropSpecDigest makes a Stack run once after it is resumed, even if its specification is the same then: the resources may be behind it.
-func dropSpecDigest(stack *pulumiv1.Stack) {
-	if last := stack.Status.LastUpdate; last != nil {
-		last.SpecDigest = ""
-	}
 }
 
 // reconcileRequest is the value of the Pulumi annotation that asks for an update.

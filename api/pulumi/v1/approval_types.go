@@ -117,6 +117,8 @@ const (
 
 // PlanStatus is the plan of a Stack with spec.approval.
 type PlanStatus struct {
+	UpdateInputs `json:",inline"`
+
 	// Name of the Update that made the plan. The status of that Update lists the changes.
 	// +required
 	Name string `json:"name"`
@@ -211,30 +213,6 @@ type PlanStatus struct {
 	// Drift is the digest of the drift that the plan corrects.
 	// +optional
 	Drift string `json:"drift,omitempty"`
-
-	// Generation of the Stack that the plan is for.
-	// +optional
-	Generation int64 `json:"generation,omitempty"`
-
-	// SpecDigest identifies the specification of the Stack.
-	// +optional
-	SpecDigest string `json:"specDigest,omitempty"`
-
-	// Commit that the plan is for.
-	// +optional
-	Commit string `json:"commit,omitempty"`
-
-	// Revision of the source.
-	// +optional
-	Revision string `json:"revision,omitempty"`
-
-	// ContentDigest identifies the content of the source.
-	// +optional
-	ContentDigest string `json:"contentDigest,omitempty"`
-
-	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps.
-	// +optional
-	ReferencesDigest string `json:"referencesDigest,omitempty"`
 }
 
 // PlanApproval records who approved a plan, and when.

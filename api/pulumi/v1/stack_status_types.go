@@ -116,9 +116,7 @@ type StackStatus struct {
 
 // CurrentStackUpdate is an update that has not ended.
 type CurrentStackUpdate struct {
-	// Generation of the Stack that the update is for.
-	// +optional
-	Generation int64 `json:"generation,omitempty"`
+	UpdateInputs `json:",inline"`
 
 	// ReconcileRequest is the value of the annotation pulumi.com/reconciliation-request that the update is for.
 	// +optional
@@ -144,14 +142,6 @@ type CurrentStackUpdate struct {
 	// +optional
 	First bool `json:"first,omitempty"`
 
-	// Commit that the update runs: the digest of the artifact, or the hash of the git commit.
-	// +optional
-	Commit string `json:"commit,omitempty"`
-
-	// Revision of the source that the update runs.
-	// +optional
-	Revision string `json:"revision,omitempty"`
-
 	// RequestedAt is the value of the annotation reconcile.fluxcd.io/requestedAt that requested the Update, if any.
 	// +optional
 	RequestedAt string `json:"requestedAt,omitempty"`
@@ -159,31 +149,11 @@ type CurrentStackUpdate struct {
 	// LastUpdateRequest is the value of the annotation pulumi.com/last-update that requested the Update, if any.
 	// +optional
 	LastUpdateRequest string `json:"lastUpdateRequest,omitempty"`
-
-	// SpecDigest identifies the specification of the Stack that the update is for.
-	// +optional
-	SpecDigest string `json:"specDigest,omitempty"`
-
-	// ContentDigest identifies the content of the source that the stack consists of.
-	// +optional
-	ContentDigest string `json:"contentDigest,omitempty"`
-
-	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps at the time when the update was created, with one short
-	// hash for each. It reveals nothing about their content.
-	// +optional
-	ReferencesDigest string `json:"referencesDigest,omitempty"`
 }
 
 // StackUpdateStatus is the outcome of an update.
 type StackUpdateStatus struct {
-	// Generation of the Stack that the update was for, or a later generation with the same specification: a manifest that changes nothing can
-	// also lead to a new generation.
-	// +optional
-	Generation int64 `json:"generation,omitempty"`
-
-	// SpecDigest identifies the specification of the Stack that the update was for.
-	// +optional
-	SpecDigest string `json:"specDigest,omitempty"`
+	InputsWithoutCommit `json:",inline"`
 
 	// ReconcileRequest is the value of the annotation pulumi.com/reconciliation-request that the update was for.
 	// +optional
@@ -216,19 +186,6 @@ type StackUpdateStatus struct {
 	// LastSuccessfulCommit is what the last successful update ran: the digest of the artifact, or the hash of the git commit.
 	// +optional
 	LastSuccessfulCommit string `json:"lastSuccessfulCommit,omitempty"`
-
-	// Revision of the source that the update ran, for example "main@sha1:…".
-	// +optional
-	Revision string `json:"revision,omitempty"`
-
-	// ContentDigest identifies the content of the source that the stack consisted of when the update ran.
-	// +optional
-	ContentDigest string `json:"contentDigest,omitempty"`
-
-	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that the update used, with one short hash for each. Any
-	// other version causes an update. It reveals nothing about their content.
-	// +optional
-	ReferencesDigest string `json:"referencesDigest,omitempty"`
 
 	// Permalink is the URL of the update in the backend's console, if there is one.
 	// +optional

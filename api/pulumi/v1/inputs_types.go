@@ -1,0 +1,45 @@
+package v1
+
+// UpdateInputs identify what an update or a plan is made of. A Stack whose inputs are not those of its last update is updated.
+type UpdateInputs struct {
+	InputsWithoutCommit `json:",inline"`
+
+	// Commit is what the update runs: the digest of the artifact, or the hash of the git commit. Empty when the Stack has no source.
+	// +optional
+	Commit string `json:"commit,omitempty"`
+}
+
+// InputsWithoutCommit are the inputs of an update apart from the commit, which has another name in the status of the last update.
+type InputsWithoutCommit struct {
+	// Generation of the Stack that the update is for, or a later one with the same specification: a manifest that changes nothing can also
+	// lead to a new generation.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+
+	// SpecDigest identifies the specification of the Stack.
+	// +optional
+	SpecDigest string `json:"specDigest,omitempty"`
+
+	// Revision of the source, for example "main@sha1:…".
+	// +optional
+	Revision string `json:"revision,omitempty"`
+
+	// ContentDigest identifies the content of the source that the stack consists of.
+	// +optional
+	ContentDigest string `json:"contentDigest,omitempty"`
+
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps, with one short hash for each. Any other version causes
+	// an update. It reveals nothing about their content.
+	// +optional
+	ReferencesDigest string `json:"referencesDigest,omitempty"`
+}
+
+// Inputs returns the inputs of the update.
+func (s *StackUpdateStatus) Inputs() UpdateInputs {
+	return UpdateInputs{InputsWithoutCommit: s.InputsWithoutCommit, Commit: s.LastAttemptedCommit}
+}
+
+// SetInputs records the inputs of the update.
+func (s *StackUpdateStatus) SetInputs(inputs UpdateInputs) {
+	s.InputsWithoutCommit, s.LastAttemptedCommit = inputs.InputsWithoutCommit, inputs.Commit
+}
