@@ -53,7 +53,8 @@ func allowanceOf(variables interpreter.Activation) *allowance {
 	return value.(*allowance)
 }
 
-// boundSteps is a decorator that makes the steps of an expression keep to the bounds.
+// boundSteps is a decorator that makes the steps of an expression keep to the bounds. A bounded step has every method of its own that
+// evaluates the step: one that it inherits would evaluate it without bounds.
 func (e *environment) boundSteps(step interpreter.Interpretable) (interpreter.Interpretable, error) {
 	switch step := step.(type) {
 	case interpreter.InterpretableCall:
@@ -73,9 +74,14 @@ type boundedAttribute struct {
 
 // Eval implements interpreter.Interpretable.
 func (a *boundedAttribute) Eval(variables interpreter.Activation) ref.Val {
-	left := allowanceOf(variables)
+	return a.Exec(interpreter.AsFrame(variables))
+}
+
+// Exec implements interpreter.InterpretableV2.
+func (a *boundedAttribute) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+	left := allowanceOf(frame)
 	left.use(stepSize)
-	value := a.InterpretableAttribute.Eval(variables)
+	value := a.InterpretableAttribute.Exec(frame)
 	useKeys(left, value)
 	return value
 }
@@ -95,9 +101,14 @@ type boundedConstructor struct {
 
 // Eval implements interpreter.Interpretable.
 func (c *boundedConstructor) Eval(variables interpreter.Activation) ref.Val {
-	left := allowanceOf(variables)
+	return c.Exec(interpreter.AsFrame(variables))
+}
+
+// Exec implements interpreter.InterpretableV2.
+func (c *boundedConstructor) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+	left := allowanceOf(frame)
 	left.use(stepSize + len(c.InitVals())*elementSize)
-	value := c.InterpretableConstructor.Eval(variables)
+	value := c.InterpretableConstructor.Exec(frame)
 	left.use(bound(value))
 	return value
 }

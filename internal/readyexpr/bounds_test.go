@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/google/cel-go/common/types/ref"
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,7 +60,7 @@ func nastyExpressions() map[string]string {
 		"replaced twice":       long("x") + ".replace('x', " + long("y") + ").replace('y', 'zzzzzzzzzz') == ''",
 		"replaced nothing":     long("x") + ".replace('', " + long("y") + ") == ''",
 		"joined":               long("x") + ".split('').join(" + long("y") + ") == ''",
-		"a number":             "'%.999999999f'.format([1.0]) == ''",
+		"a number made":        "('%.999999' + '999f').format([1.0]) == ''",
 		"large numbers":        "'" + strings.Repeat("%f", 50) + "'.format([" + strings.Repeat("1e308,", 49) + "1e308]) == ''",
 		"formatted Stacks":     "'" + strings.Repeat("%s", 50) + "'.format([" + strings.Repeat("dep,", 49) + "dep]) == ''",
 		"quoted":               strings.Repeat("strings.quote(", 60) + `'\\'` + strings.Repeat(")", 60) + " == ''",
@@ -154,6 +156,7 @@ func bombs() map[string]string {
 		"folded ranges":      `self.metadata.name.matches("(?i)` + strings.Repeat(`[B-\\x{1e942}]`, 30) + `")`,
 		"folded characters":  `self.metadata.name.matches("(?i)` + strings.Repeat(`[B-𞥂]`, 30) + `")`,
 		"many patterns":      strings.Repeat(`self.metadata.name.matches("a{90}") || `, 20) + "true",
+		"a number":           "'%.999999999f'.format([1.0]) == ''",
 		"a pattern read":     `self.metadata.name.matches(dep.metadata.name)`,
 		"a pattern made":     `self.metadata.name.matches("a" + "b")`,
 		"no pattern":         `self.metadata.name.matches() || matches()`,
@@ -186,6 +189,26 @@ func TestReadyExprThatIsABombIsRefused(t *testing.T) {
 		g.Expect(err != nil).To(Equal(bombs()[name] != ""), name)
 		g.Expect(allocated).To(BeNumerically("<", mostCompiled), name)
 	}
+}
+
+// A step that inherits a method which evaluates it would have no bounds.
+func TestBoundedStepsEvaluateThemselves(t *testing.T) {
+	g := NewWithT(t)
+	evaluating := 0
+	for _, step := range []any{&boundedCall{}, &boundedConstructor{}, &boundedAttribute{}} {
+		for i := range reflect.TypeOf(step).NumMethod() {
+			method := reflect.TypeOf(step).Method(i)
+			for out := range method.Type.NumOut() {
+				if method.Type.Out(out) != reflect.TypeFor[ref.Val]() {
+					continue
+				}
+				evaluating++
+				file, _ := runtime.FuncForPC(method.Func.Pointer()).FileLine(method.Func.Pointer())
+				g.Expect(file).To(ContainSubstring("internal/readyexpr"), "%T inherits %s", step, method.Name)
+			}
+		}
+	}
+	g.Expect(evaluating).To(Equal(6))
 }
 
 func TestProgramsThatAreKeptAreBounded(t *testing.T) {

@@ -101,10 +101,15 @@ func operation(overload *functions.Overload) functions.FunctionOp {
 
 // Eval implements interpreter.Interpretable.
 func (c *boundedCall) Eval(variables interpreter.Activation) ref.Val {
-	left := allowanceOf(variables)
+	return c.Exec(interpreter.AsFrame(variables))
+}
+
+// Exec implements interpreter.InterpretableV2.
+func (c *boundedCall) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+	left := allowanceOf(frame)
 	args := make([]ref.Val, 0, 3)
 	for _, arg := range c.Args() {
-		value := arg.Eval(variables)
+		value := arg.Exec(frame)
 		if types.IsUnknownOrError(value) {
 			return value
 		}
