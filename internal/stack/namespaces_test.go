@@ -123,12 +123,12 @@ func findNamespaces(of reflect.Type, path string, found map[string]bool) {
 		return
 	}
 	for field := range of.Fields() {
-		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		at := strings.TrimPrefix(path+"."+name, ".")
 		switch {
 		case name == "namespace":
 			found[at] = true
-		case options == "inline":
+		case name == "" && field.Anonymous:
 			findNamespaces(field.Type, path, found)
 		default:
 			findNamespaces(field.Type, at, found)

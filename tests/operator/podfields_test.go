@@ -43,13 +43,13 @@ func fieldsOf(of reflect.Type) (paths []string) {
 		return fieldsOf(of.Elem())
 	case reflect.Struct:
 		for field := range of.Fields() {
-			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			inner := field.Type
 			if inner.Kind() == reflect.Pointer {
 				inner = inner.Elem()
 			}
 			switch {
-			case name == "" && strings.Contains(options, "inline"):
+			case name == "" && field.Anonymous:
 				paths = append(paths, fieldsOf(inner)...)
 			case name == "" || name == "-":
 			case inner.Kind() == reflect.Slice && inner.Elem().Kind() != reflect.Uint8:
