@@ -7,6 +7,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/plans"
 )
 
 // observation is everything that a decision is made from.
@@ -45,14 +46,14 @@ func decide(o observation) verdict {
 	switch {
 	case o.update == nil:
 		return refuse(autov1alpha1.PlanNotFoundReason, "there is no Update %q", spec.Update)
-	case !o.update.SavesPlan():
-		return refuse(autov1alpha1.PlanNotFoundReason, "Update %q makes no plan", spec.Update)
 	case o.approval.CreationTimestamp.Before(&o.update.CreationTimestamp):
 		return refuse(autov1alpha1.PlanNotFoundReason, "the Approval is older than the plan %q", spec.Update)
-	case o.update.Status.Plan == nil || !o.update.IsComplete() || o.update.HasFailed():
-		return refuse(autov1alpha1.PlanNotFoundReason, "Update %q has not saved a plan", spec.Update)
-	case o.update.Status.Plan.Digest != spec.Digest:
-		return refuse(autov1alpha1.DigestMismatchReason, "the digest of plan %q is %s", spec.Update, o.update.Status.Plan.Digest)
+	}
+	switch saved := plans.Saved(o.update, spec.Digest); {
+	case saved.State == plans.Missing:
+		return refuse(autov1alpha1.PlanNotFoundReason, "%s", saved.Problem)
+	case saved.State == plans.Changed:
+		return refuse(autov1alpha1.DigestMismatchReason, "%s", saved.Problem)
 	case o.stack == nil:
 		return refuse(autov1alpha1.PlanNotFoundReason, "Update %q is not one of a Stack", spec.Update)
 	}
@@ -63,14 +64,21 @@ func decide(o observation) verdict {
 		return verdict{after: backoff.Proportional(age, shortestWait, longestWait)}
 	case unseen:
 		return refuse(autov1alpha1.PlanNotFoundReason, "Stack %q has not recorded plan %q", o.stack.Name, spec.Update)
-	case plan == nil, plan.Name != spec.Update, plan.UID != o.update.UID, plan.Digest != spec.Digest:
-		return refuse(autov1alpha1.PlanSupersededReason, "plan %q is not that of Stack %q any more", spec.Update, o.stack.Name)
-	case plan.State == pulumiv1.PlanExpired, plan.ExpiresAt != nil && !o.now.Before(plan.ExpiresAt.Time):
-		return refuse(autov1alpha1.PlanExpiredReason, "plan %q has expired", spec.Update)
-	case plan.RejectedBy != "" && spec.Decision == autov1alpha1.ApprovalApprove:
-		return refuse(autov1alpha1.PlanRejectedReason, "%s rejected plan %q, and only another plan can be approved", plan.RejectedBy, spec.Update)
-	case plan.State != pulumiv1.PlanPending && plan.State != pulumiv1.PlanApproved && plan.State != pulumiv1.PlanRejected:
-		return refuse(autov1alpha1.PlanSupersededReason, "plan %q of Stack %q is %s", spec.Update, o.stack.Name, plan.State)
+	}
+	found := plans.Judge(plans.Case{
+		Plan: plan, Policy: o.stack.Spec.Approval, Now: o.now,
+		Reference: &plans.Reference{Name: spec.Update, Digest: spec.Digest, UID: o.update.UID},
+	})
+	switch found.State {
+	case plans.Approved, plans.Pending:
+	case plans.Rejected:
+		if spec.Decision == autov1alpha1.ApprovalApprove {
+			return refuse(autov1alpha1.PlanRejectedReason, "%s, and only another plan can be approved", found.Problem)
+		}
+	case plans.Expired:
+		return refuse(autov1alpha1.PlanExpiredReason, "%s", found.Problem)
+	default:
+		return refuse(autov1alpha1.PlanSupersededReason, "%s", found.Problem)
 	}
 	return verdict{accepted: true, reason: autov1alpha1.ApprovalCountsReason,
 		message: fmt.Sprintf("%s of plan %q of Stack %q by %s", spec.Decision, spec.Update, o.stack.Name, spec.By)}

@@ -16,6 +16,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/plans"
 )
 
 // planUpdate turns the Update of a change into one that only makes a plan of the change.
@@ -117,7 +118,7 @@ func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *aut
 }
 
 // recordStale records that a plan was out of date when it was to be carried out, or as soon as it was made. The approvals stay in the
-// status, so that a plan with equal changes can take them over, see carryOver.
+// status, so that a plan with equal changes can take them over, see plans.CarryOver.
 func recordStale(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Time) {
 	plan := stack.Status.Plan
 	if plan == nil {
@@ -160,7 +161,7 @@ func planExpiry(stack *pulumiv1.Stack) time.Duration {
 	return pulumiv1.DefaultApprovalExpiry
 }
 
-// recordSavedPlan records a new plan in the status. The plan takes over the approvals of the plan before it where carryOver permits that.
+// recordSavedPlan records a new plan in the status. The plan takes over the approvals of the plan before it where plans.CarryOver permits that.
 func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update *autov1alpha1.Update) error {
 	plan, saved := newPlan(o.stack, update), update.Status.Plan
 	if saved == nil {
@@ -183,7 +184,7 @@ func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update
 			return err
 		}
 	}
-	carryOver(plan, earlier, earlierChanges, changes, o.now)
+	plans.CarryOver(plan, earlier, earlierChanges, changes, o.now)
 	o.stack.Status.Plan = plan
 	o.approvals, o.planGone = nil, false
 	return nil
@@ -240,7 +241,7 @@ func planMetadata(plan *pulumiv1.PlanStatus) map[string]string {
 // describeApprovers names the users who approved the plan, or says why it needs no approval.
 func describeApprovers(plan *pulumiv1.PlanStatus, policy *pulumiv1.ApprovalPolicy) string {
 	if len(plan.Approvals) == 0 {
-		return "without approval: " + needsNoApproval(policy, plan)
+		return "without approval: " + plans.NeedsNoApproval(policy, plan)
 	}
 	var names []string
 	for _, approval := range plan.Approvals {

@@ -22,6 +22,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/backoff"
 	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/plans"
 	"github.com/stack-controller/stack-controller/internal/template"
 )
 
@@ -295,7 +296,7 @@ func updateName(stack *pulumiv1.Stack) string {
 	if last := stack.Status.LastUpdate; last != nil {
 		previous = last.Name
 	}
-	if plan := stack.Status.Plan; plan != nil && !isConcluded(plan) {
+	if plan := stack.Status.Plan; plan != nil && !plans.IsConcluded(plan) {
 		previous = cmp.Or(plan.Update, plan.Name)
 	}
 	hash := sha256.Sum256([]byte(string(stack.UID) + "/" + previous))

@@ -9,6 +9,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/plans"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
@@ -302,8 +303,9 @@ func isApproved(o observation) bool {
 	if o.stack.Spec.Approval == nil || o.update.ChangesNothing() {
 		return true
 	}
-	plan, wanted := o.stack.Status.Plan, o.update.Spec.Plan
-	return plan != nil && wanted != nil && plan.State == pulumiv1.PlanApproved && plan.Name == wanted.Name && plan.Digest == wanted.Digest
+	return plans.Judge(plans.Case{
+		Plan: o.stack.Status.Plan, Policy: o.stack.Spec.Approval, Reference: plans.CarriedOutBy(o.update), Now: o.now,
+	}).State == plans.Approved
 }
 
 // isFirstAndWaits reports whether the Update is the first one that would deploy anything, and waits although there is an agent.

@@ -13,6 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/plans"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -159,7 +160,7 @@ func TestApprovalsAreOfDistinctPeopleAndBounded(t *testing.T) {
 	followApprovals(o)
 	followApprovals(o)
 	approvals := o.stack.Status.Plan.Approvals
-	g.Expect(approvals).To(HaveLen(maxApprovals))
+	g.Expect(approvals).To(HaveLen(plans.MaxApprovals))
 	g.Expect(slices.IndexFunc(approvals[1:], func(item pulumiv1.PlanApproval) bool { return item.By == "alice" })).To(Equal(-1))
 }
 
@@ -211,7 +212,7 @@ func TestApprovalsAreCarriedOverToTheSameChanges(t *testing.T) {
 			plan.ContentDigest, plan.SpecDigest = "sha256:content", "spec"
 			earlier.Approvals, plan.Name = approved, "app-again"
 			tt.earlier(earlier)
-			carryOver(plan, earlier, before, tt.changes, now)
+			plans.CarryOver(plan, earlier, before, tt.changes, now)
 			g.Expect(len(plan.Approvals) > 0).To(Equal(tt.carried))
 			if tt.carried {
 				g.Expect(plan.CarriedFrom).To(Equal("app-plan"))
@@ -241,7 +242,7 @@ func TestCorrectionWithOtherValuesNeedsTheApprovalOfAnUpdate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plan := guarded(pulumiv1.PlanPending).stack.Status.Plan
 			plan.Operation, plan.ApprovedValuesDigest, plan.ValuesDigest = tt.operation, tt.approved, tt.corrects
-			NewWithT(t).Expect(needsNoApproval(&pulumiv1.ApprovalPolicy{Operations: tt.operations}, plan) != "").To(Equal(tt.free))
+			NewWithT(t).Expect(plans.NeedsNoApproval(&pulumiv1.ApprovalPolicy{Operations: tt.operations}, plan) != "").To(Equal(tt.free))
 		})
 	}
 }
@@ -317,6 +318,13 @@ func TestChangesAreCounted(t *testing.T) {
 	g.Expect(summary).To(Equal("+0 ~0 +-0 -1 =2"))
 	g.Expect(changes).To(BeEquivalentTo(3))
 	g.Expect(destructive).To(BeEquivalentTo(2), "what is not known may be anything")
+	summary, changes, destructive = countChanges(map[string]int64{"read": 1, "discard": 1, "same": 3})
+	g.Expect(summary).To(Equal("+0 ~0 +-0 -0"))
+	g.Expect(changes).To(BeZero(), "to read a resource of others, or to forget it, changes nothing")
+	g.Expect(destructive).To(BeZero())
+	summary, _, destructive = countChanges(map[string]int64{"import-replacement": 2})
+	g.Expect(summary).To(Equal("+0 ~0 +-2 -0"))
+	g.Expect(destructive).To(BeEquivalentTo(2))
 }
 
 // An Update that was cancelled before it started has carried out no part of its plan.

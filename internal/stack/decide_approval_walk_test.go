@@ -20,6 +20,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/plans"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -203,7 +204,8 @@ func (w *approvalSimulation) start() {
 	}
 	plan := w.stack.Status.Plan
 	if !update.ChangesNothing() {
-		if plan == nil || update.Spec.Plan == nil || plan.Name != update.Spec.Plan.Name || plan.State != pulumiv1.PlanApproved || plan.Generation != w.stack.Generation {
+		judged := plans.Case{Plan: plan, Policy: w.stack.Spec.Approval, Reference: plans.CarriedOutBy(update), Now: time.Now()}
+		if plans.Judge(judged).State != plans.Approved || plan.Generation != w.stack.Generation {
 			return
 		}
 		if from := w.updates[plan.Name]; from == nil || from.UID != plan.UID || update.Spec.Source.Digest != from.Status.Plan.InputsDigest[1:] {
@@ -223,7 +225,7 @@ func (w *approvalSimulation) check(update *autov1alpha1.Update) {
 	wanted, plan := update.Spec.Plan, w.stack.Status.Plan
 	said := func(name string, decision autov1alpha1.ApprovalDecision) bool {
 		return slices.ContainsFunc(w.approvals, func(a autov1alpha1.Approval) bool {
-			return a.Spec.Update == name && a.Spec.Digest == w.made[name] && a.Spec.Decision == decision && isAccepted(&a)
+			return a.Spec.Update == name && a.Spec.Digest == w.made[name] && a.Spec.Decision == decision && plans.Counts(&a)
 		})
 	}
 	approved, rejected := false, false
@@ -315,9 +317,10 @@ func (w *approvalSimulation) createApproval() {
 // isJudgable reports whether the Approval controller accepts an Approval of the plan: the plan is the one of the Stack, has not expired,
 // and is not superseded.
 func (w *approvalSimulation) isJudgable(name string) bool {
-	plan := w.stack.Status.Plan
-	return plan != nil && plan.Name == name && (plan.ExpiresAt == nil || time.Now().Before(plan.ExpiresAt.Time)) &&
-		slices.Contains([]pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanApproved, pulumiv1.PlanRejected}, plan.State)
+	judged := plans.Judge(plans.Case{
+		Plan: w.stack.Status.Plan, Policy: w.stack.Spec.Approval, Reference: &plans.Reference{Name: name, Digest: w.made[name]}, Now: time.Now(),
+	})
+	return slices.Contains([]plans.State{plans.Pending, plans.Approved, plans.Rejected}, judged.State)
 }
 
 // step makes one random thing happen.

@@ -18,6 +18,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/steps"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
@@ -82,8 +83,9 @@ func changesNothing(earlier, last *pulumiv1.StackUpdateStatus) bool {
 	if earlier == nil || earlier.State != pulumiv1.StackUpdateSucceeded || last.State != pulumiv1.StackUpdateSucceeded {
 		return false
 	}
-	for operation, count := range last.ResourceChanges {
-		if operation != "same" && count > 0 {
+	// A resource that was only read has other outputs.
+	for _, count := range steps.Counts(last.ResourceChanges) {
+		if count.Name != steps.Same {
 			return false
 		}
 	}
@@ -220,13 +222,11 @@ func describeResources(changes []autov1alpha1.ResourceChange, omitted int64) str
 	return text.String()
 }
 
-// describeChanges lists resource operations in a fixed order.
+// describeChanges lists the numbers of steps by their kind.
 func describeChanges(changes map[string]int64) string {
 	var counts []string
-	for _, operation := range []string{"create", "update", "replace", "delete", "same"} {
-		if count := changes[operation]; count > 0 {
-			counts = append(counts, fmt.Sprintf("%d %s", count, operation))
-		}
+	for _, count := range steps.Counts(changes) {
+		counts = append(counts, fmt.Sprintf("%d %s", count.Steps, count.Name))
 	}
 	if len(counts) == 0 {
 		return "no resource changed"

@@ -49,6 +49,13 @@ func TestResyncThatFindsNothingToDoHasNoResultToAnnounce(t *testing.T) {
 	g.Expect(changesNothing(same, result(pulumiv1.StackUpdateSucceeded, "a", map[string]int64{"replace": 1}))).To(BeFalse())
 }
 
+func TestEventCountsEveryKindOfChange(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(describeChanges(map[string]int64{"same": 4, "import": 2, "delete": 1, "something-new": 1, "update": 0})).
+		To(Equal("2 import, 1 delete, 4 same, 1 something-new"))
+	g.Expect(describeChanges(nil)).To(Equal("no resource changed"))
+}
+
 func TestEventOfAPreviewListsResourcesAndHasABound(t *testing.T) {
 	g := NewWithT(t)
 	change := func(operation, kind, name string) autov1alpha1.ResourceChange {

@@ -151,12 +151,6 @@ func areRepeated(stack *pulumiv1.Stack, earlier, later pulumiv1.UpdateInputs) bo
 		!isNewRevision(stack, earlier, later.Revision)
 }
 
-// haveEqualContent reports whether both inputs are known to have the same specification and, perhaps in different commits, the same
-// content.
-func haveEqualContent(a, b pulumiv1.UpdateInputs) bool {
-	return a.SpecDigest != "" && a.SpecDigest == b.SpecDigest && a.ContentDigest != "" && a.ContentDigest == b.ContentDigest
-}
-
 // acceptInputs records that the last attempt covers the current inputs, too. The current revision has the same content, and the current
 // versions of Secrets that were not watched during the attempt are those that later versions are compared with.
 func acceptInputs(o *observation) {

@@ -12,6 +12,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/steps"
 )
 
 // A Stack whose spec.stack, spec.backend or project is changed deploys another Pulumi stack. The resources of the one before stay, and no
@@ -67,12 +68,7 @@ func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 // wasEmpty reports whether the Pulumi stack had no resources before the Update. One that had some is the earlier one, under another name: somebody
 // renamed it, or moved its state to another backend.
 func wasEmpty(update *autov1alpha1.Update) bool {
-	for operation, count := range update.Status.ResourceChanges {
-		if operation != "create" && count > 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(steps.Counts(update.Status.ResourceChanges), func(count steps.Count) bool { return !count.New })
 }
 
 // sameStack reports whether both are the same Pulumi stack. What is not known of one counts as the same as in the other.

@@ -29,6 +29,7 @@ func TestPulumiStacksThatAreLeftAreRecorded(t *testing.T) {
 		"another name":               {stack: "next", project: "shop", backend: "s3://one", changes: creates, want: []pulumiv1.LeftStack{old, dev}, deployed: "next"},
 		"another project":            {stack: "dev", project: "cart", backend: "s3://one", changes: creates, want: []pulumiv1.LeftStack{old, dev}, deployed: "dev"},
 		"another backend":            {stack: "dev", project: "shop", backend: "s3://two?region=x", changes: creates, want: []pulumiv1.LeftStack{old, dev}, deployed: "dev"},
+		"another one that imports":   {stack: "next", project: "shop", backend: "s3://one", changes: map[string]int64{"import": 2, "create": 1}, want: []pulumiv1.LeftStack{old, dev}, deployed: "next"},
 		"renamed with its resources": {stack: "next", project: "shop", backend: "s3://one", changes: map[string]int64{"same": 1, "create": 1}, want: []pulumiv1.LeftStack{old}, deployed: "next"},
 		"it failed half-way":         {stack: "next", project: "shop", backend: "s3://one", changes: creates, failed: true, want: []pulumiv1.LeftStack{old, dev}, deployed: "next"},
 		"it failed before":           {stack: "next", project: "shop", backend: "s3://one", failed: true, want: []pulumiv1.LeftStack{old}, deployed: "dev"},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,6 +12,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/plans"
 )
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals,verbs=list;watch
@@ -21,7 +21,7 @@ import (
 // user who deletes that Update withdraws the plan.
 func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error {
 	plan := o.stack.Status.Plan
-	if plan == nil || o.stack.Spec.Approval == nil || isConcluded(plan) {
+	if plan == nil || o.stack.Spec.Approval == nil || plans.IsConcluded(plan) {
 		return nil
 	}
 	planned, err := r.getUpdate(ctx, types.NamespacedName{Namespace: o.stack.Namespace, Name: plan.Name})
@@ -43,16 +43,6 @@ func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error
 	}
 	o.approvals = list.Items
 	return nil
-}
-
-// isAccepted reports whether an Approval counts. An approval counts once the Approval controller has accepted it. A rejection counts until
-// the Approval controller refuses it, so that it is not too late.
-func isAccepted(approval *autov1alpha1.Approval) bool {
-	conditions := approval.Status.Conditions
-	if approval.Spec.Decision == autov1alpha1.ApprovalReject {
-		return !meta.IsStatusConditionFalse(conditions, autov1alpha1.ApprovalAccepted)
-	}
-	return meta.IsStatusConditionTrue(conditions, autov1alpha1.ApprovalAccepted)
 }
 
 // requestsForApproval returns the Stack whose plan the Approval is about.

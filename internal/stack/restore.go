@@ -11,6 +11,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/plans"
 )
 
 // A status may have been written by another controller, or lost: backups leave it out, and it can be edited. It is corrected here, in
@@ -55,11 +56,10 @@ func madeForOthers(current *pulumiv1.CurrentStackUpdate, update *autov1alpha1.Up
 // restoreInputs corrects what the status says about the current Update if that carries out the plan in the status: its inputs are those of
 // the plan, whatever the annotations of the Update say.
 func restoreInputs(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
-	current, plan, carries := stack.Status.CurrentUpdate, stack.Status.Plan, update.Spec.Plan
-	if plan == nil || carries == nil || carries.Name != plan.Name || carries.Digest != plan.Digest {
-		return
+	current, plan := stack.Status.CurrentUpdate, stack.Status.Plan
+	if plans.CarriedOutBy(update).Names(plan) {
+		current.UpdateInputs, current.Drift = plan.UpdateInputs, plan.Drift
 	}
-	current.UpdateInputs, current.Drift = plan.UpdateInputs, plan.Drift
 }
 
 // restoreDeployed restores from the annotation that the Stack has deployed something: otherwise its finalizer would be removed without a

@@ -1,7 +1,6 @@
 package update
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/plans"
 )
 
 // In the Workspace of a Stack with spec.approval, only the approved plan of the Stack may change anything, and a preview runs only the
@@ -119,24 +119,21 @@ func previewProblem(update *autov1alpha1.Update, stack *pulumiv1.Stack, isOwn ow
 
 // planProblemOf returns why the Stack does not let an Update run that changes something; empty when the Update carries out the approved plan.
 func planProblemOf(update *autov1alpha1.Update, stack *pulumiv1.Stack, now time.Time) string {
-	plan, wanted, problem := stack.Status.Plan, update.Spec.Plan, ""
-	switch {
-	case wanted == nil:
-		problem = fmt.Sprintf("Stack %q has spec.approval, and this update has no plan that was approved", stack.Name)
-	case plan == nil || plan.Name != wanted.Name || plan.Digest != wanted.Digest:
-		problem = fmt.Sprintf("plan %q with this digest is not that of Stack %q", wanted.Name, stack.Name)
-	case plan.State != pulumiv1.PlanApproved:
-		problem = fmt.Sprintf("plan %q of Stack %q is not approved: it is %s", wanted.Name, stack.Name, plan.State)
-	case plan.ExpiresAt != nil && !now.Before(plan.ExpiresAt.Time):
-		problem = fmt.Sprintf("plan %q of Stack %q has expired", wanted.Name, stack.Name)
-	case cmp.Or(wanted.Enforce, autov1alpha1.EnforcePlan) != cmp.Or(plan.Enforce, autov1alpha1.EnforcePlan):
-		problem = fmt.Sprintf("Stack %q has plan %q carried out with enforce: %s", stack.Name, wanted.Name, cmp.Or(plan.Enforce, autov1alpha1.EnforcePlan))
-	case plan.Generation != stack.Generation:
-		problem = fmt.Sprintf("Stack %q was edited after plan %q was made", stack.Name, wanted.Name)
-	default:
+	const todo = ": change the source or the spec of the Stack, and approve the plan that it makes of that"
+	if update.Spec.Plan == nil {
+		return fmt.Sprintf("Stack %q has spec.approval, and this update has no plan that was approved", stack.Name) + todo
+	}
+	plan, changed := stack.Status.Plan, ""
+	if plan != nil && plan.Generation != stack.Generation {
+		changed = "the Stack was edited after that"
+	}
+	verdict := plans.Judge(plans.Case{
+		Plan: plan, Policy: stack.Spec.Approval, Reference: plans.CarriedOutBy(update), Changed: changed, Now: now,
+	})
+	if verdict.State == plans.Approved {
 		return ""
 	}
-	return problem + ": change the source or the spec of the Stack, and approve the plan that it makes of that"
+	return fmt.Sprintf("Stack %q does not let this update run: %s", stack.Name, verdict.Problem) + todo
 }
 
 // decideOnApproval keeps an Update of the Stack itself waiting until the Stack has decided about it. It refuses any other Update, which
@@ -159,7 +156,7 @@ func planIdentity(stack *pulumiv1.Stack) (identity string) {
 		identity = string(current.UID)
 	}
 	if plan := stack.Status.Plan; plan != nil {
-		identity += fmt.Sprintf(" %s %s %s %d", plan.Name, plan.Digest, plan.State, plan.Generation)
+		identity += fmt.Sprintf(" %s %s %s %s %d", plan.Name, plan.Digest, plan.State, plan.Enforce, plan.Generation)
 	}
 	return identity
 }

@@ -20,6 +20,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/plans"
 )
 
 // A plan passes through the controller in parts, in the background. The agent sends it as a stream, and it is in immutable Secrets before
@@ -107,22 +108,19 @@ var planTypes = map[autov1alpha1.UpdateType]autov1alpha1.UpdateType{
 
 // comparePlan returns why update cannot carry out the plan of the Update from; nil when it can.
 func comparePlan(update, from *autov1alpha1.Update) *planProblem {
-	wanted, saved := update.Spec.Plan, from.Status.Plan
-	switch {
+	switch verdict := plans.Saved(from, update.Spec.Plan.Digest); {
 	case !from.DeletionTimestamp.IsZero():
 		return stalePlan("update %q with the plan is being deleted", from.Name)
-	case !from.SavesPlan() || !from.IsComplete() || from.HasFailed() || saved == nil:
-		return stalePlan("update %q has no plan", from.Name)
-	case saved.Digest != wanted.Digest || saved.CalculateDigest() != wanted.Digest:
-		return stalePlan("the plan of update %q has another digest", from.Name)
+	case verdict.State != plans.Approved:
+		return stalePlan("%s", verdict.Problem)
 	case from.Spec.Type != planTypes[update.Spec.Type]:
 		return stalePlan("the plan of update %q is not one of a %s", from.Name, update.Spec.Type)
 	case from.Spec.WorkspaceName != update.Spec.WorkspaceName || from.Spec.StackName != update.Spec.StackName:
 		return stalePlan("the plan of update %q is one of another stack or workspace", from.Name)
-	case usesPlanFile(update) && saved.StoredSize == 0:
+	case usesPlanFile(update) && from.Status.Plan.StoredSize == 0:
 		return &planProblem{reason: autov1alpha1.ConfigInvalidReason, message: fmt.Sprintf("the plan of update %q was saved without the file of "+
 			"Pulumi: use `enforce: Inputs`; nothing was changed", from.Name)}
-	case saved.StoredSize < 0 || saved.StoredSize > proto.MaxPlanSize:
+	case from.Status.Plan.StoredSize < 0 || from.Status.Plan.StoredSize > proto.MaxPlanSize:
 		return stalePlan("the plan of update %q has a size that no plan has", from.Name)
 	}
 	return nil

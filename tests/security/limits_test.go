@@ -77,7 +77,7 @@ var limits = []limit{
 	{"Keys and values of a Program", "%s", "internal/program.maxParts", 100_000, "`ProgramInvalid`, Stalled", "program.TestProgramOfVeryManySmallPartsIsRefusedBeforeItIsDecoded"},
 	{"Levels of a Program", "%s", "internal/program.maxDepth", 100, "`ProgramInvalid`, Stalled", "program.TestWhatCannotBeRenderedIsReportedWithItsPathAndWithoutItsValue"},
 	{"What the cache keeps of a Flux source, with 16 bytes for each item", "%s bytes", "internal/source.maxCached", 64 << 10, "nothing", "source.TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch"},
-	{"Approvals of a plan in the status of its Stack", "%s", "internal/stack.maxApprovals", 10,
+	{"Approvals of a plan in the status of its Stack", "%s", "internal/plans.MaxApprovals", 10,
 		"Further ones are not listed. All are evaluated, without a copy of them.", "stack.TestApprovalsAreOfDistinctPeopleAndBounded"},
 	{"Secrets of a plan", "%s", "api/auto/v1alpha1.SavedPlan.Secrets", 9, "`PlanTooLarge`", "api.TestListsBeyondTheirLimitsAreRejected"},
 	{"Outputs of an operation", "%s", "internal/agent/proto.MaxOutputs", 10_000, "The agent removes the largest ones.", "client.TestLargestAnswersTakeLittleMemory"},

@@ -11,7 +11,7 @@ type UpdateInputs struct {
 
 // InputsWithoutCommit are the inputs of an update apart from the commit, which has another name in the status of the last update.
 type InputsWithoutCommit struct {
-	// Generation of the Stack that the update is for, or a later one with the same specification: a manifest that changes nothing can also
+	// Generation of the Stack that the update or the plan is for, or a later one with the same specification: a manifest that changes nothing can also
 	// lead to a new generation.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
@@ -28,10 +28,15 @@ type InputsWithoutCommit struct {
 	// +optional
 	ContentDigest string `json:"contentDigest,omitempty"`
 
-	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps, with one short hash for each. Any other version causes
-	// an update. It reveals nothing about their content.
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps, with one short hash for each. It reveals nothing about
+	// their content. Any other version causes an update.
 	// +optional
 	ReferencesDigest string `json:"referencesDigest,omitempty"`
+}
+
+// HasContentOf reports whether both are known to have the same specification and, perhaps in different commits, the same content.
+func (i UpdateInputs) HasContentOf(other UpdateInputs) bool {
+	return i.SpecDigest != "" && i.SpecDigest == other.SpecDigest && i.ContentDigest != "" && i.ContentDigest == other.ContentDigest
 }
 
 // Inputs returns the inputs of the update.

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/steps"
 	"github.com/stack-controller/stack-controller/internal/template"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
@@ -154,11 +154,7 @@ func (c *cluster) artifactOf(
 
 // showDiff shows a table of the resources that would change.
 func (s *session) showDiff(preview *autov1alpha1.Update, exitCode bool) error {
-	changed := false
-	for kind, count := range preview.Status.ResourceChanges {
-		changed = changed || count > 0 && kind != "same" && kind != "read"
-	}
-	if !changed {
+	if !steps.Change(preview.Status.ResourceChanges) {
 		s.log.Success("nothing would change: %s", counts(preview.Status.ResourceChanges))
 		return nil
 	}
@@ -182,12 +178,9 @@ func (s *session) showChanges(update *autov1alpha1.Update, todo string) {
 	}
 }
 
-// changeSigns are Pulumi's signs for operations.
-var changeSigns = map[string]string{"create": "+", "delete": "-", "update": "~", "replace": "+-", "import": "=", "import-replacement": "=>"}
-
 // changeRow returns the row of the table for one resource.
 func changeRow(change *autov1alpha1.ResourceChange) []print.Cell {
-	sign, text := cmp.Or(changeSigns[change.Operation], "~"), change.Operation
+	sign, text := steps.Of(change.Operation).Sign, change.Operation
 	if paths := change.Paths; len(paths) > 0 {
 		text += ": " + strings.Join(paths, ", ")
 	}

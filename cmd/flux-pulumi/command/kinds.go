@@ -3,7 +3,6 @@ package command
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/steps"
 )
 
 // column is a column of the table of a kind.
@@ -224,29 +224,19 @@ func since(start, end time.Time) string {
 	return duration.HumanDuration(max(end.Sub(start), 0))
 }
 
-// signs returns the signs of the kinds of resource changes, in the order in which they are shown.
-func signs() [][2]string {
-	return [][2]string{
-		{"create", "+"}, {"import", "="}, {"update", "~"}, {"replace", "+-"}, {"delete", "-"}, {"read", ">"}, {"refresh", "↻"}, {"discard", "<"},
-	}
-}
-
 // counts returns a short form of the numbers of resource changes: "+2 ~1 -1, 4 unchanged".
 func counts(changes map[string]int64) string {
 	var parts []string
-	left := maps.Clone(changes)
-	for _, sign := range signs() {
-		if left[sign[0]] > 0 {
-			parts = append(parts, fmt.Sprintf("%s%d", sign[1], left[sign[0]]))
+	for _, count := range steps.Counts(changes) {
+		switch {
+		case count.Name == steps.Same:
+		case count.Sign == steps.Unknown:
+			parts = append(parts, fmt.Sprintf("%d %s", count.Steps, count.Name))
+		default:
+			parts = append(parts, fmt.Sprintf("%s%d", count.Sign, count.Steps))
 		}
-		delete(left, sign[0])
 	}
-	same := left["same"]
-	delete(left, "same")
-	for _, kind := range slices.Sorted(maps.Keys(left)) {
-		parts = append(parts, fmt.Sprintf("%d %s", left[kind], kind))
-	}
-	text := strings.Join(parts, " ")
+	text, same := strings.Join(parts, " "), changes[steps.Same]
 	switch {
 	case same > 0 && text != "":
 		return fmt.Sprintf("%s, %d unchanged", text, same)

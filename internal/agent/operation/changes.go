@@ -7,6 +7,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/steps"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
@@ -19,9 +20,6 @@ type changeList struct {
 	// digest is that of the next step, for a plan; empty without a plan.
 	digest string
 }
-
-// partsOfReplacement are steps of a replacement that are not listed, because a replacement is listed once.
-var partsOfReplacement = []string{"create-replacement", "delete-replaced", "remove-pending-replace"}
 
 // add takes one step into account. shown prepares a text for display: without secrets, and not longer than the given size, in bytes. URNs are
 // not prepared: operations get them as targets. They are not secret: Pulumi stores them in clear, and they consist of names in the program.
@@ -51,10 +49,11 @@ func (c *changeList) add(event *stepEvent, shown func(text string, size int) str
 	c.list, c.size = append(c.list, change), c.size+size
 }
 
-// isNoChange reports whether a step is of no interest: it changes nothing, is a part of a replacement, or is about the stack itself, or about
-// a default provider that comes or goes. parent is the URN of the resource's parent.
+// isNoChange reports whether a step is of no interest: it changes nothing, is a part of a replacement, which is listed once, or is about the
+// stack itself, or about a default provider that comes or goes. parent is the URN of the resource's parent.
 func isNoChange(op, resourceType, resource, parent string) bool {
-	return slices.Contains(unchanging, op) || slices.Contains(partsOfReplacement, op) || resourceType == stackType ||
+	kind := steps.Of(op)
+	return !kind.Changes || kind.Part || resourceType == stackType ||
 		parent == "" && (op == "create" || op == "delete") && hasNameOfDefault(resource)
 }
 

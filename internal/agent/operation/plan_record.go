@@ -15,6 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/steps"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
@@ -135,7 +136,7 @@ func (p *planRecord) add(event []byte) (digest string) {
 	}
 	step := &decoded.ResOutputs.Metadata
 	if isNoChange(step.Op, step.Type, step.URN, step.parent()) {
-		if hasNameOfDefault(step.URN) && !slices.Contains(unchanging, step.Op) {
+		if hasNameOfDefault(step.URN) && steps.Of(step.Op).Changes {
 			p.providers = append(p.providers, p.digest(step))
 		}
 		return ""
@@ -184,8 +185,8 @@ func (p *planRecord) changesDigest() string {
 	slices.Sort(p.steps)
 	slices.Sort(p.providers)
 	// The text that is hashed has 64 characters and a line break for each change, however large the change is.
-	steps := sha256.Sum256([]byte(strings.Join(slices.Concat(p.steps, p.providers), "\n")))
-	return digestOf(p.key, fmt.Appendf(nil, "%s\n%x", p.values, steps))
+	sum := sha256.Sum256([]byte(strings.Join(slices.Concat(p.steps, p.providers), "\n")))
+	return digestOf(p.key, fmt.Appendf(nil, "%s\n%x", p.values, sum))
 }
 
 // text returns the changes as text, compressed.
@@ -222,17 +223,10 @@ func (p *planRecord) text(counts map[string]int64) ([]byte, error) {
 // provider is one of them.
 var engineInputs = []string{"__internal", "__defaults"}
 
-// signs begin the line about a change, by the kind of its step.
-var signs = map[string]string{"create": "+", "delete": "-", "update": "~", "replace": "+-", "import": "=", "read": ">"}
-
 // describe returns the lines about a step.
 func (p *planRecord) describe(step *plannedStep) string {
 	text := &strings.Builder{}
-	sign := signs[step.Op]
-	if sign == "" {
-		sign = "*"
-	}
-	fmt.Fprintf(text, "%s %s %s %s\n    %s\n", sign, p.shown(step.Op, maxShownValue), p.shown(urn.Type(step.URN), maxShownValue),
+	fmt.Fprintf(text, "%s %s %s %s\n    %s\n", steps.Of(step.Op).Sign, p.shown(step.Op, maxShownValue), p.shown(urn.Type(step.URN), maxShownValue),
 		p.shown(urn.Name(step.URN), maxShownValue), p.shown(step.URN, proto.MaxURN))
 	if id := step.imported(); id != "" {
 		fmt.Fprintf(text, "    id: %s\n", p.shown(id, maxShownValue))

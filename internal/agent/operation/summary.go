@@ -11,6 +11,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/steps"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
@@ -46,9 +47,6 @@ type diagnostic struct {
 	Message  string `json:"message"`
 	Severity string `json:"severity"`
 }
-
-// unchanging are the operations that the engine does not count as changes.
-var unchanging = []string{"same", "read", "read-discard", "read-replacement", "discard", "discard-replaced", "refresh"}
 
 type stepEvent struct {
 	// Planning is true for a step of a preview.
@@ -157,7 +155,7 @@ func (s *summary) add(encoded []byte) bool {
 	case event.ResourcePre != nil:
 		s.started = true
 		step := event.ResourcePre.Metadata
-		if step.Type == stackType || strings.HasPrefix(step.Type, providerPrefix) || step.Op == "same" {
+		if step.Type == stackType || strings.HasPrefix(step.Type, providerPrefix) || step.Op == steps.Same {
 			return false
 		}
 		s.current = step.Op + " " + step.Type + " " + urn.Name(step.URN)
@@ -263,7 +261,7 @@ func (s *summary) cut(text string, size int) string {
 func (s *summary) addChanged(event *stepEvent) {
 	step := event.Metadata
 	switch {
-	case slices.Contains(unchanging, step.Op) || step.Type == stackType:
+	case !steps.Of(step.Op).Changes || step.Type == stackType:
 	case len(s.changed) >= maxChanged:
 		s.changedMore++
 	default:
@@ -298,13 +296,13 @@ func (s *summary) describe(subject, message string) string {
 }
 
 // stepsDone returns how many steps changed something.
-func (s *summary) stepsDone() (steps int64) {
-	for op, count := range s.changes {
-		if !slices.Contains(unchanging, op) {
-			steps += count
+func (s *summary) stepsDone() (done int64) {
+	for _, count := range steps.Counts(s.changes) {
+		if count.Changes {
+			done += count.Steps
 		}
 	}
-	return steps
+	return done
 }
 
 // printedText is the end of what the program printed on its standard error, empty if that is nothing.
