@@ -77,10 +77,24 @@ images: ## Build the images of VERSION for all platforms: into OUTPUT/images, or
 	@$(release_settings) KO='$(call path,ko)' .ci/images
 
 .PHONY: generate
-generate: generate-api generate-proto generate-rbac generate-chart ## Generate deepcopy code, CRDs, RBAC, API reference, protobuf code and the chart's files
+generate: generate-code generate-reasons ## Generate what is made from other files: code, CRDs, RBAC, API reference, the chart's files, and all about reasons
+
+.PHONY: generate-code
+generate-code: generate-api generate-proto generate-rbac generate-chart
+
+# The constants come first, because other code needs them. What brings an Update back is a part of what brings its Stack back.
+.PHONY: generate-reasons
+generate-reasons: generate-constants
+	@go test ./internal/update -run TestWakersOfEachReasonAreWrittenDown -count=1 -update-wakers
+	@go test ./internal/stack -run TestWakersOfEachReasonAreWrittenDown -count=1 -update-wakers
+	@go test ./tests/conditions -count=1 -update-docs
+
+.PHONY: generate-constants
+generate-constants:
+	@go run ./internal/reasons/generate
 
 .PHONY: generate-api
-generate-api:
+generate-api: generate-constants
 	@generator='$(call path,controller-gen)'; reference='$(call path,crd-ref-docs)'; \
 	cd api; \
 	"$$generator" object paths=./...; \
@@ -144,7 +158,7 @@ lint: ## Check style and likely mistakes in both modules, the length of files, a
 	@'$(call path,actionlint)' -shellcheck= -pyflakes= .github/workflows/*.yaml
 
 .PHONY: verify
-verify: generate ## Fail when generated files or go.mod are not up to date
+verify: generate-code ## Fail when generated files or go.mod are not up to date
 	@git diff --exit-code -- api config docs/api internal/agent/proto \
 		|| { echo 'Generated files are stale: commit what "make generate" changed.'; exit 1; }
 	@untracked=$$(git ls-files --others --exclude-standard -- api config docs/api internal/agent/proto); \

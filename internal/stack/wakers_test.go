@@ -7,7 +7,6 @@ import (
 	"flag"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -21,12 +20,13 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/reasons"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // wakersFile has the wakers of each reason that a Stack can show. The page docs/conditions.md is made from it.
-const wakersFile = "testdata/wakers.json"
+const wakersFile = "../reasons/wakers/stack.json"
 
 var updateWakers = flag.Bool("update-wakers", false, "write "+wakersFile)
 
@@ -41,9 +41,6 @@ func (w wakers) add(reason string, all ...waker) {
 		}
 	}
 }
-
-// stalledReasons is the key of the entry with the reasons that make a Stack Stalled.
-const stalledReasons = "Stalled"
 
 // addDecision adds what a decision leaves in the conditions.
 func (w wakers) addDecision(d decision) {
@@ -60,7 +57,7 @@ func (w wakers) addDecision(d decision) {
 	}
 	w.add(reason, d.wake)
 	if d.action == actionStall || d.action == actionAwaitApproval {
-		w.add(stalledReasons, waker(reason))
+		w.add(reasons.StalledReasons, waker(reason))
 	}
 	if d.after > 0 {
 		w.add(reason, byTime)
@@ -108,7 +105,7 @@ func findWakers(t *testing.T) wakers {
 	}
 	found.addDecision(*blockedByDependency(o, &dependencyProblem{reason: pulumiv1.InvalidCELExpressionReason, permanent: true}))
 	// The Stack shows what its Update waits for, and the watch on the Update reports the end of the wait.
-	for _, reason := range problemsOfUpdates(t) {
+	for _, reason := range problemsOfUpdates() {
 		found.add(reason, byUpdate)
 	}
 	for _, workspace := range []*autov1alpha1.Workspace{
@@ -132,24 +129,16 @@ func findWakers(t *testing.T) wakers {
 }
 
 // problemsOfUpdates are the reasons of Updates that wait, without those of steps that end by themselves.
-func problemsOfUpdates(t *testing.T) (reasons []string) {
-	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "update", "testdata", "wakers.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var waiting wakers
-	if err := json.Unmarshal(content, &waiting); err != nil {
-		t.Fatal(err)
-	}
-	for reason := range waiting {
+func problemsOfUpdates() (problems []string) {
+	updates := reasons.Tables()[1]
+	for reason := range updates.Wakers() {
 		update := updating(metav1.Condition{Type: autov1alpha1.UpdateProgressing, Status: metav1.ConditionFalse, Reason: reason, Message: "why"}).update
 		shown, message := update.WaitingProblem()
 		if shown == reason && message == "why" {
-			reasons = append(reasons, reason)
+			problems = append(problems, reason)
 		}
 	}
-	return reasons
+	return problems
 }
 
 // findRefusals adds the wakers when the API server rejects what the Stack needs.
@@ -178,11 +167,10 @@ func TestWakersOfEachReasonAreWrittenDown(t *testing.T) {
 	content, err := json.MarshalIndent(found, "", "  ")
 	g.Expect(err).NotTo(HaveOccurred())
 	if *updateWakers {
-		g.Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
 		g.Expect(os.WriteFile(wakersFile, append(content, '\n'), 0o644)).To(Succeed())
 	}
 	written, err := os.ReadFile(wakersFile)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(written)).To(Equal(string(content)+"\n"), "run go test ./internal/stack -run %s -update-wakers, then mend tests/conditions", t.Name())
+	g.Expect(string(written)).To(Equal(string(content)+"\n"), "run make generate, then mend internal/reasons")
 	g.Expect(slices.Sorted(maps.Keys(found))).To(ContainElement(pulumiv1.UpdateFailedReason))
 }

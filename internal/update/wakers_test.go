@@ -16,7 +16,7 @@ import (
 )
 
 // wakersFile has what brings an Update back, for each reason that it waits for. The page docs/conditions.md is made from it.
-const wakersFile = "testdata/wakers.json"
+const wakersFile = "../reasons/wakers/update.json"
 
 var updateWakers = flag.Bool("update-wakers", false, "write "+wakersFile)
 
@@ -69,10 +69,9 @@ func TestWakersOfEachReasonAreWrittenDown(t *testing.T) {
 	content, err := json.MarshalIndent(findWakers(), "", "  ")
 	g.Expect(err).NotTo(HaveOccurred())
 	if *updateWakers {
-		g.Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
 		g.Expect(os.WriteFile(wakersFile, append(content, '\n'), 0o644)).To(Succeed())
 	}
 	written, err := os.ReadFile(wakersFile)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(written)).To(Equal(string(content)+"\n"), "run go test ./internal/update -run %s -update-wakers, then mend tests/conditions", t.Name())
+	g.Expect(string(written)).To(Equal(string(content)+"\n"), "run make generate, then mend internal/reasons")
 }

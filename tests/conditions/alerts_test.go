@@ -10,6 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/reasons"
 	"github.com/stack-controller/stack-controller/tests/pages"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -27,7 +28,7 @@ var eventNames = map[string]string{
 }
 
 // resultStates are the states of a Stack whose last update failed: the event is about the update.
-var resultStates = []state{failing, failingOften, noFailure, locked}
+var resultStates = []reasons.State{reasons.Failing, reasons.FailingOften, reasons.NoFailure, reasons.Locked}
 
 // TestAlertsPageHasTheEventOfEachReason keeps the table of the reasons that Ready of a Stack has while the Stack is not ready. Whether the events
 // are recorded so is checked by the tests of the package stack, for each reason.
@@ -41,28 +42,28 @@ func TestAlertsPageHasTheEventOfEachReason(t *testing.T) {
 	g.Expect(found).To(BeTrue())
 	table := &strings.Builder{}
 	fmt.Fprintf(table, "%s%s\n\n| reason | event | when |\n|---|---|---|\n", before, alertsTable)
-	for _, row := range stackRows {
-		name, when := row.reason, "within a minute"
-		if other := eventNames[row.reason]; other != "" {
+	for _, row := range reasons.Tables()[0].Rows {
+		name, when := row.Reason, "within a minute"
+		if other := eventNames[row.Reason]; other != "" {
 			name = other
 		}
-		_, without := notSituations[row.reason]
+		_, without := notSituations[row.Reason]
 		switch {
-		case without, row.state == upToDate, row.state == working, row.state == notSet, row.reason == "ProgressingWithRetry":
+		case without, row.State == reasons.UpToDate, row.State == reasons.Working, row.State == reasons.NotSet, row.Reason == "ProgressingWithRetry":
 			continue
-		case name == row.reason && isResult(row.state):
+		case name == row.Reason && isResult(row.State):
 			name, when = "StackUpdateFailure", "with each attempt that fails"
-		case isResult(row.state):
+		case isResult(row.State):
 			when = "once"
-		case row.state == stalled:
+		case row.State == reasons.Stalled:
 			when = "at once"
-		case row.state == waitingOrStalled:
+		case row.State == reasons.WaitingOrStalled:
 			when = "within a minute; at once when Stalled"
 		}
-		fmt.Fprintf(table, "| `%s` | `%s` | %s |\n", row.reason, name, when)
+		fmt.Fprintf(table, "| `%s` | `%s` | %s |\n", row.Reason, name, when)
 	}
 	table.WriteString("\n" + alertsTable + after)
 	pages.Keep(t, alertsPage, table.String(), updateCommand, *updateDocs)
 }
 
-func isResult(s state) bool { return slices.Contains(resultStates, s) }
+func isResult(s reasons.State) bool { return slices.Contains(resultStates, s) }

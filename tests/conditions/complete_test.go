@@ -1,16 +1,12 @@
 package conditions_test
 
 import (
-	"cmp"
-	"fmt"
 	"go/ast"
-	"go/format"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/reasons"
 	"github.com/stack-controller/stack-controller/tests/pages"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -28,14 +25,8 @@ type constant struct {
 	file, name, reason string
 }
 
-// The files with the constants of Stack and Program, and of Update and Workspace.
-const (
-	stackConstants  = "api/pulumi/v1/zz_generated.reasons.go"
-	updateConstants = "api/auto/v1alpha1/zz_generated.reasons.go"
-)
-
 // declaredIn has the names under which other packages import the packages of the constants.
-var declaredIn = map[string]string{stackConstants: "pulumiv1", updateConstants: "autov1alpha1"}
+var declaredIn = map[string]string{reasons.StackConstants: "pulumiv1", reasons.UpdateConstants: "autov1alpha1"}
 
 func parse(t *testing.T, file string) *ast.File {
 	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(tools.RepositoryRoot(), filepath.FromSlash(file)), nil, parser.SkipObjectResolution)
@@ -60,69 +51,25 @@ func constants(t *testing.T) (all []constant) {
 	return all
 }
 
-func rowOf(table table, reason string) *row {
-	for i := range table.rows {
-		if table.rows[i].reason == reason {
-			return &table.rows[i]
-		}
-	}
-	return nil
-}
-
-// link matches a link in Markdown to another page.
-var link = regexp.MustCompile(`\[([^]]*)]\([^)]*\)`)
-
-// constantsOf returns the content of a file with constants.
-func constantsOf(file, pkg string) string {
-	var content strings.Builder
-	fmt.Fprintf(&content, "// Code generated from tests/conditions by %s. DO NOT EDIT.\n\npackage %s\n", updateCommand, pkg)
-	written := map[string]bool{}
-	for _, table := range tables {
-		if table.constants != file {
-			continue
-		}
-		fmt.Fprintf(&content, "\n// Reasons of the conditions of %ss.\nconst (\n", table.kind)
-		for _, row := range table.rows {
-			name := cmp.Or(row.constant, row.reason+"Reason")
-			if name == elsewhere || written[name] {
-				continue
-			}
-			written[name] = true
-			fmt.Fprintf(&content, "\t// %s (%s): %s\n\t%s = %q\n", name, strings.ReplaceAll(string(row.state), "*", ""), link.ReplaceAllString(row.means, "$1"), name, row.reason)
-		}
-		content.WriteString(")\n")
-	}
-	return content.String()
-}
-
-func TestConstantsOfTheAPIAreThoseOfTheRows(t *testing.T) {
-	for file, pkg := range map[string]string{stackConstants: "v1", updateConstants: "v1alpha1"} {
-		g := NewWithT(t)
-		formatted, err := format.Source([]byte(constantsOf(file, pkg)))
-		g.Expect(err).NotTo(HaveOccurred())
-		pages.Keep(t, file, string(formatted), updateCommand, *updateDocs)
-	}
-}
-
 func TestEveryReasonOfTheCodeHasARow(t *testing.T) {
-	all := constants(t)
+	all, tables := constants(t), reasons.Tables()
 	NewWithT(t).Expect(len(all)).To(BeNumerically(">", 80))
 	for _, found := range all {
-		if !slices.ContainsFunc(tables, func(table table) bool { return declares(table, found) && rowOf(table, found.reason) != nil }) {
-			t.Errorf("%s (%s in %s) has no row in tests/conditions", found.reason, found.name, found.file)
+		if !slices.ContainsFunc(tables, func(table reasons.Table) bool { return declares(table, found) && table.Row(found.reason) != nil }) {
+			t.Errorf("%s (%s in %s) has no row in internal/reasons", found.reason, found.name, found.file)
 		}
 	}
-	for _, table := range tables {
-		for _, row := range table.rows {
-			if !slices.ContainsFunc(all, func(found constant) bool { return found.reason == row.reason }) {
-				t.Errorf("%s: no constant has the reason %s", table.kind, row.reason)
+	for _, table := range reasons.Tables() {
+		for _, row := range table.Rows {
+			if !slices.ContainsFunc(all, func(found constant) bool { return found.reason == row.Reason }) {
+				t.Errorf("%s: no constant has the reason %s", table.Kind, row.Reason)
 			}
 		}
 	}
 }
 
 // declares reports whether the file of the constant is the file for the reasons of the kind.
-func declares(table table, found constant) bool { return table.constants == found.file }
+func declares(table reasons.Table, found constant) bool { return table.Constants == found.file }
 
 func TestReasonsAreSetUnlessTheirRowSaysThatTheyAreNot(t *testing.T) {
 	used := mentioned(t)
@@ -131,18 +78,18 @@ func TestReasonsAreSetUnlessTheirRowSaysThatTheyAreNot(t *testing.T) {
 		if alias := declaredIn[found.file]; alias != "" {
 			name = alias + "." + name
 		}
-		for _, table := range tables {
-			row := rowOf(table, found.reason)
+		for _, table := range reasons.Tables() {
+			row := table.Row(found.reason)
 			if row == nil || !declares(table, found) {
 				continue
 			}
-			set := used[name] || row.state != notSet && used["meta."+found.name]
+			set := used[name] || row.State != reasons.NotSet && used["meta."+found.name]
 			// A reason that Stacks and Programs share, or Updates and Workspaces, may be set for only one of them.
-			if row.state == notSet && set {
-				t.Errorf("%s: the row says that %s is never set, and the code uses %s", table.kind, found.reason, found.name)
+			if row.State == reasons.NotSet && set {
+				t.Errorf("%s: the row says that %s is never set, and the code uses %s", table.Kind, found.reason, found.name)
 			}
-			if row.state != notSet && !set {
-				t.Errorf("%s: nothing uses %s: remove it, or say in the row of %s that it is never set", table.kind, found.name, found.reason)
+			if row.State != reasons.NotSet && !set {
+				t.Errorf("%s: nothing uses %s: remove it, or say in the row of %s that it is never set", table.Kind, found.name, found.reason)
 			}
 		}
 	}
@@ -191,57 +138,25 @@ func mentions(tests *pages.Tests, test, reason string, named []constant) bool {
 
 func TestEveryReasonIsProvokedByATest(t *testing.T) {
 	all, found := constants(t), pages.FindTests(t)
-	for _, table := range tables {
-		for _, row := range table.rows {
-			if (row.state == notSet) == (len(row.tests) > 0) {
-				t.Errorf("%s: %s has tests, unless it is never set", table.kind, row.reason)
+	for _, table := range reasons.Tables() {
+		for _, row := range table.Rows {
+			if (row.State == reasons.NotSet) == (len(row.Tests) > 0) {
+				t.Errorf("%s: %s has tests, unless it is never set", table.Kind, row.Reason)
 			}
 			var named []constant
 			for _, one := range all {
-				if one.reason == row.reason {
+				if one.reason == row.Reason {
 					named = append(named, one)
 				}
 			}
-			for _, name := range row.tests {
+			for _, name := range row.Tests {
 				test, _, _ := strings.Cut(name, "/")
-				if !mentions(found, test, row.reason, named) {
-					t.Errorf("%s: %s does not name the reason %s", table.kind, name, row.reason)
+				if !mentions(found, test, row.Reason, named) {
+					t.Errorf("%s: %s does not name the reason %s", table.Kind, name, row.Reason)
 				}
 			}
 		}
 	}
-}
-
-// explanations is the generated Go file in which programs find the explanation of a reason.
-const explanations = "internal/reasons/zz_generated.explanations.go"
-
-func TestExplanationsForProgramsAreThoseOfTheRows(t *testing.T) {
-	var content strings.Builder
-	fmt.Fprintf(&content, "// Code generated from tests/conditions by %s. DO NOT EDIT.\n\npackage reasons\n\n", updateCommand)
-	content.WriteString("func explanations() []Explanation {\n\treturn []Explanation{\n")
-	for _, table := range tables {
-		wakers := wakersOf(t, table)
-		for _, row := range table.rows {
-			explain(&content, table.kind, row, wakes(t, row, wakers[row.reason]))
-			delete(wakers, row.reason)
-		}
-		for _, row := range tables[0].rows {
-			if all, shared := wakers[row.reason]; shared {
-				explain(&content, table.kind, row, named(t, all))
-			}
-		}
-	}
-	content.WriteString("\t}\n}\n")
-	formatted, err := format.Source([]byte(content.String()))
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	pages.Keep(t, explanations, string(formatted), updateCommand, *updateDocs)
-}
-
-// explain writes the explanation of a row as plain text, without the links of the page.
-func explain(content *strings.Builder, kind string, row row, wakes string) {
-	plain := func(text string) string { return link.ReplaceAllString(strings.Join(strings.Fields(text), " "), "$1") }
-	fmt.Fprintf(content, "{\nKind: %q, Reason: %q, State: %q,\nMeans: %q,\n", kind, row.reason, strings.ReplaceAll(string(row.state), "*", ""), plain(row.means))
-	fmt.Fprintf(content, "Wakes: %q,\nTodo: %q,\n},\n", plain(wakes), plain(row.todo))
 }
 
 const troubleshooting = "../../docs/guides/troubleshooting.md"

@@ -1,4 +1,4 @@
-// Code generated from tests/conditions by go test ./tests/conditions -update-docs. DO NOT EDIT.
+// Code generated from internal/reasons by make generate. DO NOT EDIT.
 
 package v1alpha1
 

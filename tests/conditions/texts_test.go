@@ -2,7 +2,7 @@ package conditions_test
 
 const introduction = `# Conditions and their reasons
 
-<!-- Written by ` + updateCommand + ` from the rows in tests/conditions, and from the decisions in the tests of the controllers. -->
+<!-- Written by ` + updateCommand + ` from the rows in internal/reasons, and from the decisions in the tests of the controllers. -->
 
 This page lists every reason of a condition of a [Stack](#stack), an [Update](#update), a [Workspace](#workspace), an
 [Approval](#approval) and a [Program](#program): what it means, what wakes the object, what you can do, and a test that causes it. To
@@ -43,11 +43,9 @@ artifact replaces the Update.
 |---|---|
 `
 
-// tables are all tables of the page.
-var tables = []table{
-	{
-		kind: "Stack",
-		conditions: `
+// descriptions are the texts about the types of conditions, by the kind of the object.
+var descriptions = map[string]string{
+	"Stack": `
 | condition | True | False | Unknown | absent |
 |---|---|---|---|---|
 | ` + "`Ready`" + ` | the source and the spec are deployed | they are not, and the reason says why | an operation other than a resync or a check for drift is running or about to start | not reconciled yet |
@@ -58,13 +56,7 @@ var tables = []table{
 The reasons below are those of ` + "`Ready`" + `, unless they name another condition. ` + "`Stalled`" + ` has the same reason as ` + "`Ready`" + `. A
 check for drift, a [resync](spec/v1/stacks.md#resync) of a Stack that is Ready, and another attempt of a Stack that is Stalled with
 ` + "`UpdateFailed`" + ` leave both as they are.`,
-		constants: stackConstants,
-		wakers:    "internal/stack/testdata/wakers.json",
-		rows:      stackRows,
-	},
-	{
-		kind: "Update",
-		conditions: `
+	"Update": `
 | condition | True | False | absent |
 |---|---|---|---|
 | ` + "`Progressing`" + ` | the operation is running | the Update waits, and the reason says for what, or the operation has ended | not reconciled yet |
@@ -72,13 +64,7 @@ check for drift, a [resync](spec/v1/stacks.md#resync) of a Stack that is Ready, 
 | ` + "`Failed`" + ` | the operation ended without success, and the reason is the kind of error | it has not ended, or it succeeded | not reconciled yet |
 
 An Update runs once, except for a preview that was lost with its agent before its result was recorded, which runs once more. Nothing wakes an Update after its end. If necessary, its Stack creates another one.`,
-		constants: updateConstants,
-		wakers:    "internal/update/testdata/wakers.json",
-		rows:      updateRows,
-	},
-	{
-		kind: "Workspace",
-		conditions: `
+	"Workspace": `
 | condition | True | False | absent |
 |---|---|---|---|
 | ` + "`Ready`" + ` | operations can run | they cannot, and the reason says why | not reconciled yet |
@@ -88,30 +74,17 @@ An Update runs once, except for a preview that was lost with its agent before it
 While an update needs the Workspace, its Stack reports the problem with ` + "`WorkspaceNotReady`" + `, ` + "`WorkspaceFailed`" + ` or
 ` + "`PulumiVersionTooLow`" + `. A Workspace is always woken by changes of its pod, its StatefulSet, their events, and the process of
 the agent. The table lists what else wakes it.`,
-		constants: updateConstants,
-		rows:      workspaceRows,
-	},
-	{
-		kind: "Approval",
-		conditions: `
+	"Approval": `
 | condition | True | False | absent |
 |---|---|---|---|
 | ` + "`Accepted`" + ` | the Approval counts | it does not, and the reason says why | not seen yet |
 
 The condition of an Approval does not change after it was set. To decide again, create another Approval.`,
-		constants: updateConstants,
-		rows:      approvalRows,
-	},
-	{
-		kind: "Program",
-		conditions: `
+	"Program": `
 | condition | True | False | absent |
 |---|---|---|---|
 | ` + "`Ready`" + ` | the Program can be run | it cannot | no controller [manages it](spec/v1/programs.md#several-controllers) |
 | ` + "`Stalled`" + ` | the Program cannot be run until you edit it | | it can be run |
 
 Problems that only Pulumi can detect are reported by the Stack.`,
-		constants: stackConstants,
-		rows:      programRows,
-	},
 }
