@@ -215,7 +215,7 @@ func decideOnUpdate(o observation) decision {
 		// Nobody needs the result of the Update.
 		return decision{action: actionRelease, wake: byNothing, message: nothingToDestroy(o.stack)}
 	case deleting && isFirstAndWaits(o):
-		// Its agent proves that it did not run, and its result that there is nothing to destroy.
+		// Its result proves that there is nothing to destroy.
 		if pulumiv1.CancelRequested(o.update) {
 			return decideToFollow(o)
 		}
@@ -308,9 +308,11 @@ func isApproved(o observation) bool {
 	}).State == plans.Approved
 }
 
-// isFirstAndWaits reports whether the Update is the first one that would deploy anything, and waits although there is an agent.
+// isFirstAndWaits reports whether the Update is the first one that would deploy anything, waits, and can be proven not to have run: there is
+// an agent, or there never was one.
 func isFirstAndWaits(o observation) bool {
-	return o.stack.Status.CurrentUpdate.First && !o.update.HasStarted() && o.workspace != nil && conditions.IsReady(o.workspace)
+	provable := o.workspace != nil && (conditions.IsReady(o.workspace) || o.workspace.CannotHaveRun(o.update))
+	return o.stack.Status.CurrentUpdate.First && !o.update.HasStarted() && provable
 }
 
 // cancels reports whether the running Update has to be cancelled. Only the Update of a suspended Stack is: any other Stack would start the

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -41,6 +43,28 @@ func destroyFailed(failures int64) *observation {
 	last := o.stack.Status.LastUpdate
 	last.Type, last.State, last.Failures, last.LastResyncTime = autov1alpha1.UpdateTypeDestroy, pulumiv1.StackUpdateFailed, failures, ago(time.Second)
 	return o
+}
+
+// firstToDeploy makes the Update in progress the first one that would deploy anything.
+func firstToDeploy(o *observation) {
+	o.stack.Status.CurrentUpdate.First, o.stack.Status.LastUpdate = true, nil
+}
+
+// workspaceWith gives the Stack a Workspace whose agent has reported the version of its CLI; empty if there never was an agent.
+func workspaceWith(version string, changes ...func(*autov1alpha1.Workspace)) func(*observation) {
+	return func(o *observation) {
+		o.workspace = &autov1alpha1.Workspace{Name: "app", UID: "5678", Status: autov1alpha1.WorkspaceStatus{PulumiVersion: version}}
+		o.update.OwnerReferences = []metav1.OwnerReference{
+			*metav1.NewControllerRef(o.workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
+		}
+		for _, change := range changes {
+			change(o.workspace)
+		}
+	}
+}
+
+func answering(workspace *autov1alpha1.Workspace) {
+	conditions.MarkTrue(workspace, autov1alpha1.WorkspaceReady, autov1alpha1.SucceededReason, "")
 }
 
 func TestDeletionGoesOnOrSaysHow(t *testing.T) {
@@ -79,6 +103,17 @@ func TestDeletionGoesOnOrSaysHow(t *testing.T) {
 
 		{name: "while an up waits", given: with(updating(), beingDeleted),
 			action: actionSupersede, wake: byUpdate},
+		{name: "while the first up waits for an agent", given: with(updating(), beingDeleted, firstToDeploy, workspaceWith("")), action: actionCancel, wake: byUpdate},
+		{name: "while the first up waits, and there is an agent", given: with(updating(), beingDeleted, firstToDeploy, workspaceWith("v3.276.0", answering)),
+			action: actionCancel, wake: byUpdate},
+		{name: "while the first up waits for the agent to come back", given: with(updating(), beingDeleted, firstToDeploy, workspaceWith("v3.276.0")),
+			action: actionSupersede, wake: byUpdate},
+		{name: "while the first up waits, and its workspace was replaced", given: with(updating(), beingDeleted, firstToDeploy, workspaceWith(""), func(o *observation) {
+			o.workspace.UID = "9abc"
+		}), action: actionSupersede, wake: byUpdate},
+		{name: "while the first up waits and is being cancelled", given: with(updating(), beingDeleted, firstToDeploy, workspaceWith(""), func(o *observation) {
+			metav1.SetMetaDataAnnotation(&o.update.ObjectMeta, pulumiv1.CancelUpdateAnnotation, "true")
+		}), action: actionFollow, wake: byUpdate},
 		{name: "while an up runs", given: with(updating(), running, beingDeleted),
 			action: actionFollow, wake: byUpdate},
 		{name: "edited while a destroy waits", given: with(destroying(), edited), action: actionSupersede, wake: byUpdate},

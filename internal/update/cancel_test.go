@@ -7,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
@@ -42,6 +44,32 @@ func TestUpdateThatIsAskedToEndStaysAsARecord(t *testing.T) {
 	s.startController()
 	s.Expect(s.finished(next)).To(haveFailed(autov1alpha1.CanceledReason, "cancelled"))
 	s.Expect(s.agents.script.requests()).To(HaveLen(2))
+}
+
+func TestCancelledUpdateDidNotRunWhereThereNeverWasAnAgent(t *testing.T) {
+	for name, test := range map[string]struct {
+		version string // that an agent has reported
+		notRun  bool
+	}{"there never was an agent": {"", true}, "there was one": {"v3.276.0", false}} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.startController()
+			workspace := s.newWorkspace("app")
+			before := workspace.DeepCopy()
+			workspace.Status.PulumiVersion = test.version
+			conditions.MarkFalse(workspace, autov1alpha1.WorkspaceReady, autov1alpha1.ImagePullFailedReason, "no such image")
+			s.Expect(s.client.Status().Patch(t.Context(), workspace, ctrlclient.MergeFrom(before))).To(Succeed())
+			update := s.newUpdate("up", withFinalizer, func(update *autov1alpha1.Update) {
+				kind := autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)
+				update.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(workspace, kind)}
+			})
+			s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotReadyReason, ""))
+			s.askToEnd(update)
+			done := s.finished(update)
+			s.Expect(done).To(haveFailed(autov1alpha1.CanceledReason, "before its operation started"))
+			s.Expect(done.Status.NotRun).To(Equal(test.notRun))
+		})
+	}
 }
 
 func TestUpdateThatIsAskedToEndBeforeItStartedNeverStarts(t *testing.T) {

@@ -128,6 +128,7 @@ func (s *stage) setReady(workspace *autov1alpha1.Workspace, ready bool, message 
 	s.t.Helper()
 	before := workspace.DeepCopy()
 	if ready {
+		workspace.Status.PulumiVersion = "v3.276.0"
 		conditions.MarkTrue(workspace, autov1alpha1.WorkspaceReady, autov1alpha1.SucceededReason, "%s", message)
 	} else {
 		conditions.MarkFalse(workspace, autov1alpha1.WorkspaceReady, autov1alpha1.InitializingReason, "%s", message)

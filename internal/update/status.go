@@ -143,14 +143,14 @@ func markResult(update *autov1alpha1.Update, operation *proto.Operation, note st
 	markFailed(update, reason, ended, message)
 }
 
-// mayHaveRun reports whether an Update that ends for the reason, without a result, may have run Pulumi. If somebody cancelled it, only an
-// agent that answers and does not know the operation proves that it did not.
+// mayHaveRun reports whether an Update that ends for the reason, without a result, may have run Pulumi. If somebody cancelled it, there are
+// two proofs that it did not: an agent answers and does not know the operation, or there never was an agent.
 func mayHaveRun(o *observation, reason string) bool {
 	switch {
 	case o.update.Status.StartTime != nil, wasRepeated(o.update):
 		return true
 	case reason == autov1alpha1.CanceledReason:
-		return o.workspace == nil || o.agent.err != nil || o.agent.operation != nil
+		return o.workspace == nil || o.agent.err != nil && !o.workspace.CannotHaveRun(o.update) || o.agent.operation != nil
 	}
 	return reason == autov1alpha1.InterruptedReason || reason == autov1alpha1.AbortedReason
 }

@@ -154,7 +154,10 @@ func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Wo
 		// A call would start the agent, and its version is known.
 		return o
 	}
-	o.pulumiVersion, o.err = r.askVersion(ctx, workspace)
+	version, err := r.askVersion(ctx, workspace)
+	if o.err = err; err == nil {
+		o.pulumiVersion = version
+	}
 	return o
 }
 

@@ -7,9 +7,12 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -249,6 +252,27 @@ func TestProblemWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
 				change(ctx, g, key, func(stack *pulumiv1.Stack) { podSpecOf(stack).Containers[0].VolumeMounts[1].MountPath = "/old" })
 			},
 		},
+	})
+}
+
+// Nothing runs without a pod, so there is nothing to destroy, and nobody has to say that the resources may stay.
+func TestStackWhosePodNeverStartedCanBeDeleted(t *testing.T) {
+	suite.Long(t, "a further state in which a Stack is deleted")
+	t.Parallel()
+	g := NewWithT(t)
+	const name = "never-started"
+	removeNamespaceAtEnd(t, g, name)
+	app, err := system.Deploy(t.Context(), name, programWith(name, "one"), func(stack *pulumiv1.Stack) {
+		stack.Spec.DestroyOnFinalize = true
+		stack.Spec.WorkspaceTemplate.Spec.Image = "Not/An/Image:a:b"
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	stack := awaitStack(t.Context(), g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
+		g.Expect(conditions.IsStalled(stack)).To(BeTrue())
+	})
+	g.Expect(system.Client.Delete(t.Context(), stack)).To(Succeed())
+	eventually(t.Context(), g, func(g Gomega) {
+		g.Expect(apierrors.IsNotFound(system.Client.Get(t.Context(), app.Key(), &pulumiv1.Stack{}))).To(BeTrue())
 	})
 }
 

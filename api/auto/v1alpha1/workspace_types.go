@@ -211,7 +211,7 @@ type WorkspaceStatus struct {
 	// +optional
 	FailedUpdate string `json:"failedUpdate,omitempty"`
 
-	// PulumiVersion is the version of the pulumi CLI in the Workspace.
+	// PulumiVersion is the version of the pulumi CLI in the Workspace, as its agent has reported last.
 	// +optional
 	PulumiVersion string `json:"pulumiVersion,omitempty"`
 
@@ -236,6 +236,12 @@ func (in *Workspace) SetConditions(conditions []metav1.Condition) {
 // operation could not be prepared.
 func (in *Workspace) CanRunOperations() bool {
 	return in.Status.FailedUpdate != "" || apimeta.IsStatusConditionTrue(in.Status.Conditions, WorkspaceReady)
+}
+
+// CannotHaveRun reports whether it is certain that the Update did not run: it belongs to this very Workspace, and the controller has never
+// reached an agent of the Workspace.
+func (in *Workspace) CannotHaveRun(update *Update) bool {
+	return in.Status.PulumiVersion == "" && metav1.IsControlledBy(update, in)
 }
 
 // GetServiceAccountName returns the service account of the workspace pod, or "default" if none is set.
