@@ -59,6 +59,7 @@ func TestPlansAreDecidedOnTheCommandLine(t *testing.T) {
 
 // Whoever may delete and create Secrets must not decide what an approver sees.
 func TestTextOfAPlanThatSomebodyReplacedIsNotShown(t *testing.T) {
+	suite.Long(t, "a plan that is replaced; see TestPlanIsShown")
 	p := begin(t, "replaced-text")
 	p.InstallProvider(p.Name)
 	p.Change(func(s *pulumiv1.Stack) { s.Spec.Approval = &pulumiv1.ApprovalPolicy{} })

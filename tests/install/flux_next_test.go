@@ -16,6 +16,7 @@ import (
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -48,6 +49,7 @@ func generatedFrom(t *testing.T, packages ...string) func(*testing.T, string) *a
 var notificationObjects = regexp.MustCompile(`(?m)^apiVersion: notification\.toolkit\.fluxcd\.io/v1beta3\n(?:[a-z ].*\n)+`)
 
 func TestAlertsOfFlux210NameStacksInBothVersionsOncePatched(t *testing.T) {
+	suite.Long(t, "the definitions of the next Flux; see TestAlertsAndReceiversNameStacksOncePatched")
 	t.Parallel()
 	g := NewWithT(t)
 	const module = "github.com/fluxcd/notification-controller/api/"

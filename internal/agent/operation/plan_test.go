@@ -300,6 +300,7 @@ func TestProviderWithTheNameOfADefaultProviderIsShownAndCounted(t *testing.T) {
 
 // The region of a provider that the engine creates comes from the configuration of the stack.
 func TestChangeOfADefaultProviderIsShownAndCounted(t *testing.T) {
+	suite.Long(t, "further resources; see TestPreviewListsWhatWouldChange")
 	f, _ := filesFixture(t, 1)
 	region := func(value string) func(*proto.StartOperationRequest) {
 		return withConfig(&proto.ConfigItem{Key: "test:region", Value: &proto.ConfigItem_Text{Text: value}})
