@@ -31,7 +31,7 @@ type Image struct {
 
 // Versions of the tools in the images, as tests/tools pins them.
 const (
-	pulumiVersion              = "v3.274.1"
+	pulumiVersion              = "v3.276.0"
 	sourceControllerVersion    = "v1.9.3"
 	kustomizeControllerVersion = "v1.9.4"
 	// notificationControllerVersion is the version in the same release of Flux.
