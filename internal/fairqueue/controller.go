@@ -19,9 +19,8 @@ const (
 
 // ControllerOptions sets the workers and the queue of a controller: perNamespace objects of one namespace are reconciled at the same time,
 // and twice as many in all. An object is reconciled at most 100 times in a row without a wait, and then twice per second, however often it
-// is woken; all wakes during a wait cause one reconcile. The queue also replaces the priority queue of controller-runtime, which can
-// deadlock at shutdown: it hands an item, with its lock held, to a worker that has gone. Then the controller would neither end nor release
-// its lease before the graceful shutdown times out.
+// is woken; all wakes during a wait cause one reconcile. The queue takes the place of the priority queue of controller-runtime, which knows
+// no shares of namespaces.
 func ControllerOptions(perNamespace int, options controller.Options) controller.Options {
 	slots := Slots(perNamespace)
 	options.MaxConcurrentReconciles = slots

@@ -29,15 +29,6 @@ type Image struct {
 	Tar string
 }
 
-// Versions of the tools in the images, as tests/tools pins them.
-const (
-	pulumiVersion              = "v3.276.0"
-	sourceControllerVersion    = "v1.9.3"
-	kustomizeControllerVersion = "v1.9.4"
-	// notificationControllerVersion is the version in the same release of Flux.
-	notificationControllerVersion = "v1.9.3"
-)
-
 // testRepository is the repository of the images that only tests use.
 const testRepository = "stack-controller.test/"
 
@@ -76,23 +67,27 @@ func Pause(ctx context.Context, progress func(string)) (Image, error) {
 
 // SourceController returns the image of Flux's source-controller: stack-controller.test/source-controller with the tag of its version.
 func SourceController(ctx context.Context, progress func(string)) (Image, error) {
-	return fluxController(ctx, "source-controller", sourceControllerVersion, progress)
+	return fluxController(ctx, "source-controller", progress)
 }
 
 // KustomizeController returns the image of Flux's kustomize-controller: stack-controller.test/kustomize-controller with the tag of its
 // version.
 func KustomizeController(ctx context.Context, progress func(string)) (Image, error) {
-	return fluxController(ctx, "kustomize-controller", kustomizeControllerVersion, progress)
+	return fluxController(ctx, "kustomize-controller", progress)
 }
 
 // NotificationController returns the image of Flux's notification-controller: stack-controller.test/notification-controller with the tag of
 // its version.
 func NotificationController(ctx context.Context, progress func(string)) (Image, error) {
-	return fluxController(ctx, "notification-controller", notificationControllerVersion, progress)
+	return fluxController(ctx, "notification-controller", progress)
 }
 
-func fluxController(ctx context.Context, name, version string, progress func(string)) (Image, error) {
+func fluxController(ctx context.Context, name string, progress func(string)) (Image, error) {
 	path, err := tools.Path(ctx, name, progress)
+	if err != nil {
+		return Image{}, err
+	}
+	version, err := tools.Version(name)
 	if err != nil {
 		return Image{}, err
 	}
@@ -155,9 +150,13 @@ func Pulumi(ctx context.Context, progress func(string)) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
+	version, err := tools.Version("pulumi")
+	if err != nil {
+		return Image{}, err
+	}
 	bin := layer{directory("pulumi", 0o755, 0), directory("pulumi/bin", 0o755, 0)}
 	return save(ctx, "pulumi", progress, contents{
-		references: []string{testRepository + "pulumi:" + pulumiVersion + "-nonroot", OtherPulumiReference},
+		references: []string{testRepository + "pulumi:" + version + "-nonroot", OtherPulumiReference},
 		// The content that changes most often comes last.
 		layers: []layer{
 			shell,

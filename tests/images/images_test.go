@@ -26,22 +26,6 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-func TestTagsShowThePinnedVersions(t *testing.T) {
-	for _, test := range []struct{ directory, module, version string }{
-		{"pulumi", "github.com/pulumi/pulumi/pkg/v3", pulumiVersion},
-		{"source-controller", "github.com/fluxcd/source-controller", sourceControllerVersion},
-		{"kustomize-controller", "github.com/fluxcd/kustomize-controller", kustomizeControllerVersion},
-		{"notification-controller", "github.com/fluxcd/notification-controller", notificationControllerVersion},
-	} {
-		t.Run(test.directory, func(t *testing.T) {
-			g := NewWithT(t)
-			content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "tests", "tools", test.directory, "go.mod"))
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(string(content)).To(ContainSubstring("\t" + test.module + " " + test.version + " "))
-		})
-	}
-}
-
 func TestWorkspaceImageHasWhatAWorkspaceNeeds(t *testing.T) {
 	suite.Long(t, "builds images")
 	g := NewWithT(t)

@@ -170,13 +170,13 @@ func linkerFlags(t tool) (string, error) {
 	return strings.NewReplacer("$VERSION", version, "$NUMBER", strings.TrimPrefix(version, "v")).Replace(t.ldflags), err
 }
 
-// Version returns the version of the module of the named tool, such as v1.2.3. The tool must have an upstream.
+// Version returns the version of the module of the named tool, such as v1.2.3. A tool without an upstream is the root of its module.
 func Version(name string) (string, error) {
 	t, ok := registry[name]
 	if !ok {
 		return "", fmt.Errorf("unknown tool %q", name)
 	}
-	return pinned(t.module, t.upstream)
+	return pinned(t.module, cmp.Or(t.upstream, t.pkg))
 }
 
 // pinned returns the version of a required module that the go.mod in the sub-directory pins.
