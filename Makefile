@@ -85,13 +85,13 @@ generate-code: generate-api generate-proto generate-rbac generate-chart
 # The constants come first, because other code needs them. What brings an Update back is a part of what brings its Stack back.
 .PHONY: generate-reasons
 generate-reasons: generate-constants
-	@go test ./internal/update -run TestWakersOfEachReasonAreWrittenDown -count=1 -update-wakers
-	@go test ./internal/stack -run TestWakersOfEachReasonAreWrittenDown -count=1 -update-wakers
+	@go test ./internal/controller/update -run TestWakersOfEachReasonAreWrittenDown -count=1 -update-wakers
+	@go test ./internal/controller/stack -run TestWakersOfEachReasonAreWrittenDown -count=1 -update-wakers
 	@go test ./tests/conditions -count=1 -update-docs
 
 .PHONY: generate-constants
 generate-constants:
-	@go run ./internal/reasons/generate
+	@go run ./internal/report/reasons/generate
 
 .PHONY: generate-api
 generate-api: generate-constants
@@ -159,9 +159,9 @@ lint: ## Check style and likely mistakes in both modules, the length of files, a
 
 .PHONY: verify
 verify: generate-code ## Fail when generated files or go.mod are not up to date
-	@git diff --exit-code -- api config docs/api internal/agent/proto \
+	@git diff --exit-code -- api config docs/api internal/agent/agentpb \
 		|| { echo 'Generated files are stale: commit what "make generate" changed.'; exit 1; }
-	@untracked=$$(git ls-files --others --exclude-standard -- api config docs/api internal/agent/proto); \
+	@untracked=$$(git ls-files --others --exclude-standard -- api config docs/api internal/agent/agentpb); \
 		[[ -z "$$untracked" ]] || { echo "Generated files are not committed: $$untracked"; exit 1; }
 	go mod tidy -diff
 	cd api && go mod tidy -diff

@@ -13,8 +13,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // These tests run the agent in a process of its own, with the real pulumi CLI.
@@ -64,13 +64,13 @@ func TestAnOperationOutlivesTheConnectionThatStartedIt(t *testing.T) {
 	var err error
 	a.Client, err = client.New("unix:"+b.socket, client.Options{})
 	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(a.GetInfo(t.Context())).To(HaveField("Operations", ConsistOf(HaveField("State", proto.OperationState_OPERATION_STATE_RUNNING))))
+	b.Expect(a.GetInfo(t.Context())).To(HaveField("Operations", ConsistOf(HaveField("State", agentpb.OperationState_OPERATION_STATE_RUNNING))))
 	again, err := a.StartOperation(t.Context(), b.update("a", digest))
 	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(again.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_RUNNING))
+	b.Expect(again.GetState()).To(Equal(agentpb.OperationState_OPERATION_STATE_RUNNING))
 	open()
 	final := b.wait(a, "a")
-	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+	b.Expect(final.GetState()).To(Equal(agentpb.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
 	b.Expect(strings.Count(b.log.String(), "operation started")).To(Equal(1))
 }
 
@@ -82,21 +82,21 @@ func TestAnAgentThatWasKilledSaysThatTheOperationWasInterrupted(t *testing.T) {
 
 	next := b.start()
 	b.Expect(next.GetOperation(t.Context(), "a")).To(And(
-		HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED),
+		HaveField("State", agentpb.OperationState_OPERATION_STATE_INTERRUPTED),
 		HaveField("Message", "the agent ended while pulumi ran, perhaps for lack of memory; the outcome is not known")))
 	again, err := next.StartOperation(t.Context(), b.update("a", digest))
 	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(again.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_INTERRUPTED))
+	b.Expect(again.GetState()).To(Equal(agentpb.OperationState_OPERATION_STATE_INTERRUPTED))
 
 	// The source is still there, and the stack is not lost: once the orphaned pulumi is gone, an update succeeds.
 	open()
 	attempt := 0
-	b.Eventually(func() proto.OperationState {
+	b.Eventually(func() agentpb.OperationState {
 		attempt++
 		id := fmt.Sprint("retry-", attempt)
 		b.Expect(next.StartOperation(t.Context(), b.update(id, digest))).Error().NotTo(HaveOccurred())
 		return b.wait(next, id).GetState()
-	}).WithTimeout(patience).Should(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED))
+	}).WithTimeout(patience).Should(Equal(agentpb.OperationState_OPERATION_STATE_SUCCEEDED))
 }
 
 func TestAnAgentThatIsStoppedLetsPulumiStop(t *testing.T) {
@@ -108,7 +108,7 @@ func TestAnAgentThatIsStoppedLetsPulumiStop(t *testing.T) {
 
 	open()
 	next := b.start()
-	b.Expect(next.GetOperation(t.Context(), "a")).To(HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED))
+	b.Expect(next.GetOperation(t.Context(), "a")).To(HaveField("State", agentpb.OperationState_OPERATION_STATE_INTERRUPTED))
 	// No lock is left behind.
 	b.succeed(next, b.update("b", digest))
 }

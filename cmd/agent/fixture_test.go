@@ -17,8 +17,8 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/server"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -147,14 +147,14 @@ func (b *bench) signal(a *agent, signal syscall.Signal) int {
 const passphrase = "canary-passphrase-41c8"
 
 // update returns the request for an update from the artifact, with the backend of the bench.
-func (b *bench) update(id, digest string) *proto.StartOperationRequest {
-	variable := func(name, value string, secret bool) *proto.EnvironmentVariable {
-		return &proto.EnvironmentVariable{Name: name, Secret: secret, Value: &proto.EnvironmentVariable_Text{Text: value}}
+func (b *bench) update(id, digest string) *agentpb.StartOperationRequest {
+	variable := func(name, value string, secret bool) *agentpb.EnvironmentVariable {
+		return &agentpb.EnvironmentVariable{Name: name, Secret: secret, Value: &agentpb.EnvironmentVariable_Text{Text: value}}
 	}
-	return &proto.StartOperationRequest{
-		Id: id, Kind: proto.OperationKind_OPERATION_KIND_UP, Stack: "dev", CreateStack: true,
-		Source: &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: digest}},
-		Env: []*proto.EnvironmentVariable{
+	return &agentpb.StartOperationRequest{
+		Id: id, Kind: agentpb.OperationKind_OPERATION_KIND_UP, Stack: "dev", CreateStack: true,
+		Source: &agentpb.StartOperationRequest_Artifact{Artifact: &agentpb.ArtifactSource{Digest: digest}},
+		Env: []*agentpb.EnvironmentVariable{
 			variable("PULUMI_BACKEND_URL", "file://"+filepath.Join(filepath.Dir(b.dir), "state"), false),
 			variable("PULUMI_CONFIG_PASSPHRASE", passphrase, true),
 		},
@@ -177,14 +177,14 @@ func (b *bench) push(a *agent, program string) string {
 }
 
 // startUpdate starts an update and returns once pulumi runs.
-func (b *bench) startUpdate(a *agent, request *proto.StartOperationRequest) {
+func (b *bench) startUpdate(a *agent, request *agentpb.StartOperationRequest) {
 	b.t.Helper()
 	b.Expect(a.StartOperation(b.t.Context(), request)).Error().NotTo(HaveOccurred())
-	b.Eventually(func() proto.OperationState {
+	b.Eventually(func() agentpb.OperationState {
 		operation, err := a.GetOperation(b.t.Context(), request.GetId())
 		b.Expect(err).NotTo(HaveOccurred())
 		return operation.GetState()
-	}).WithTimeout(patience).Should(Equal(proto.OperationState_OPERATION_STATE_RUNNING))
+	}).WithTimeout(patience).Should(Equal(agentpb.OperationState_OPERATION_STATE_RUNNING))
 }
 
 // startGated runs an agent and starts an update with the id "a", whose program waits until open is called.
@@ -198,20 +198,20 @@ func (b *bench) startGated() (a *agent, digest string, open func()) {
 }
 
 // succeed runs the operation, which has to succeed, and returns it with its outputs.
-func (b *bench) succeed(a *agent, request *proto.StartOperationRequest) *proto.Operation {
+func (b *bench) succeed(a *agent, request *agentpb.StartOperationRequest) *agentpb.Operation {
 	b.t.Helper()
 	b.Expect(a.StartOperation(b.t.Context(), request)).Error().NotTo(HaveOccurred())
 	final := b.wait(a, request.GetId())
-	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+	b.Expect(final.GetState()).To(Equal(agentpb.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
 	return final
 }
 
 // wait returns the operation with its outputs once it is final.
-func (b *bench) wait(a *agent, id string) *proto.Operation {
+func (b *bench) wait(a *agent, id string) *agentpb.Operation {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
 	defer cancel()
-	b.Expect(a.WatchOperation(ctx, id, func(*proto.Operation) {})).Error().NotTo(HaveOccurred())
+	b.Expect(a.WatchOperation(ctx, id, func(*agentpb.Operation) {})).Error().NotTo(HaveOccurred())
 	final, err := a.GetOperation(ctx, id)
 	b.Expect(err).NotTo(HaveOccurred())
 	return final

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/server"
-	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 )
 
 // lockTimeout is how long the agent waits until an earlier agent of the same directory has ended.

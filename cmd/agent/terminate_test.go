@@ -9,8 +9,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -39,7 +39,7 @@ func TestAPodThatIsDeletedReportsHowItsOperationEnded(t *testing.T) {
 
 	b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
 	b.Expect(b.wait(a, "a")).To(And(
-		HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED),
+		HaveField("State", agentpb.OperationState_OPERATION_STATE_INTERRUPTED),
 		HaveField("Message", ContainSubstring("the agent is shutting down: pulumi stopped gracefully"))))
 	b.Expect(b.locks()).To(BeEmpty())
 	b.Expect(a.StartOperation(t.Context(), b.update("b", digest))).Error().To(MatchError(client.ErrUnavailable))

@@ -9,7 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 func TestPeopleInAPodWorkWithTheProgramOfTheStack(t *testing.T) {
@@ -20,9 +20,9 @@ func TestPeopleInAPodWorkWithTheProgramOfTheStack(t *testing.T) {
 	t.Setenv("PULUMI_HOME", settings)
 	a := b.start("--workspace="+workspace, "--exclusive-host", "--local-root=/", "--termination-grace=1m")
 	request := b.update("a", b.push(a, program(1)))
-	request.Config = []*proto.ConfigItem{
-		{Key: "token", Secret: true, Value: &proto.ConfigItem_Text{Text: "canary-config"}},
-		{Key: "region", Value: &proto.ConfigItem_Text{Text: "eu-1"}},
+	request.Config = []*agentpb.ConfigItem{
+		{Key: "token", Secret: true, Value: &agentpb.ConfigItem_Text{Text: "canary-config"}},
+		{Key: "region", Value: &agentpb.ConfigItem_Text{Text: "eu-1"}},
 	}
 	b.succeed(a, request)
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/fluxcd/pkg/runtime/logger"
 
-	"github.com/stack-controller/stack-controller/internal/metrics"
-	"github.com/stack-controller/stack-controller/internal/tracing"
+	"github.com/stack-controller/stack-controller/internal/report/metrics"
+	"github.com/stack-controller/stack-controller/internal/report/tracing"
 )
 
 // controllerName is the name of the controller in events, leases and field managers.

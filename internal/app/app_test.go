@@ -14,8 +14,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
-	"github.com/stack-controller/stack-controller/internal/artifact/download"
-	"github.com/stack-controller/stack-controller/internal/netguard"
+	"github.com/stack-controller/stack-controller/internal/source/artifact/download"
+	"github.com/stack-controller/stack-controller/internal/source/netguard"
 )
 
 func TestEventWhoseHandlerPanicsIsSkipped(t *testing.T) {

@@ -26,21 +26,21 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/approval"
-	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/agentruntime"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/process"
+	"github.com/stack-controller/stack-controller/internal/controller/approval"
+	"github.com/stack-controller/stack-controller/internal/controller/program"
+	"github.com/stack-controller/stack-controller/internal/controller/stack"
+	"github.com/stack-controller/stack-controller/internal/controller/update"
+	"github.com/stack-controller/stack-controller/internal/controller/workspace"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
-	"github.com/stack-controller/stack-controller/internal/metrics"
-	"github.com/stack-controller/stack-controller/internal/program"
 	"github.com/stack-controller/stack-controller/internal/references"
-	"github.com/stack-controller/stack-controller/internal/runtime"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod"
-	"github.com/stack-controller/stack-controller/internal/runtime/process"
+	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/internal/source"
-	"github.com/stack-controller/stack-controller/internal/stack"
-	"github.com/stack-controller/stack-controller/internal/update"
-	"github.com/stack-controller/stack-controller/internal/workspace"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
 )
 
 // agentName is the file name of the workspace agent's executable.
@@ -243,7 +243,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 
 // knowsOperation returns a function that reports whether the agent that this controller finds for a Workspace knows the operation of the
 // Update. Another controller may have started the operation in its own agent, on another machine.
-func knowsOperation(agents runtime.Runtime) func(context.Context, *autov1alpha1.Workspace, *autov1alpha1.Update) bool {
+func knowsOperation(agents agentruntime.Runtime) func(context.Context, *autov1alpha1.Workspace, *autov1alpha1.Update) bool {
 	return func(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool {
 		agent, err := agents.Connect(ctx, workspace)
 		if err == nil {
@@ -291,7 +291,7 @@ func artifactLimits(o artifactOptions) artifact.Limits {
 
 // agentRuntime is a runtime that can be added to the manager.
 type agentRuntime interface {
-	runtime.Runtime
+	agentruntime.Runtime
 	manager.Runnable
 	// Agents returns how many agents run. It does not block.
 	Agents() int

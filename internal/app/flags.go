@@ -19,8 +19,8 @@ import (
 	"github.com/fluxcd/pkg/runtime/leaderelection"
 	"github.com/fluxcd/pkg/runtime/logger"
 
-	"github.com/stack-controller/stack-controller/internal/git"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 	"github.com/stack-controller/stack-controller/internal/spiffe"
 )
 

@@ -15,7 +15,7 @@ import (
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"github.com/fluxcd/pkg/runtime/logger"
 
-	"github.com/stack-controller/stack-controller/internal/handback"
+	"github.com/stack-controller/stack-controller/internal/migrate"
 )
 
 const (
@@ -63,7 +63,7 @@ func handBack(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("--timeout of %s is over", o.timeout))
 	defer cancel()
-	return handback.Run(ctrl.LoggerInto(ctx, ctrl.Log), handback.Options{
+	return migrate.Run(ctrl.LoggerInto(ctx, ctrl.Log), migrate.Options{
 		Client:              live,
 		Namespace:           o.namespace,
 		ControllerNamespace: o.controllerNamespace,

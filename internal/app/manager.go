@@ -28,16 +28,16 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact/download"
-	"github.com/stack-controller/stack-controller/internal/events"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
+	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/informercache"
-	"github.com/stack-controller/stack-controller/internal/netguard"
 	"github.com/stack-controller/stack-controller/internal/references"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod"
+	"github.com/stack-controller/stack-controller/internal/report/events"
 	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/source/artifact/download"
+	"github.com/stack-controller/stack-controller/internal/source/netguard"
 	"github.com/stack-controller/stack-controller/internal/spiffe"
-	"github.com/stack-controller/stack-controller/internal/update"
 )
 
 // continueAfterPanics makes informers skip an event whose handler, predicate or index function panicked: by default the process would end,
@@ -105,7 +105,7 @@ func newRESTConfig(ctx context.Context, o clientOptions) (*rest.Config, error) {
 
 // managerOptions returns the options of the manager. A controller that loses its lease ends at once, without the graceful shutdown. The
 // operations that it started go on in their agents, and the new leader finds each of them by the UID of its Update
-// (internal/update.Reconciler.askAgent); with the process runtime, the new leader has to run on the same machine.
+// (internal/controller/update.Reconciler.askAgent); with the process runtime, the new leader has to run on the same machine.
 func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 	return ctrl.Options{
 		Scheme:                        scheme,

@@ -22,8 +22,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/events"
-	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/report/events"
+	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/spiffe"
 )
 

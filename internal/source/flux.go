@@ -22,8 +22,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
-	"github.com/stack-controller/stack-controller/internal/netguard"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/netguard"
 )
 
 // Flux resolves sources that publish an artifact in their status: GitRepository, OCIRepository, Bucket,

@@ -8,8 +8,8 @@ import (
 	"io"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
-	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
 // gitCommit makes the artifact of one commit. It holds no credentials: Make reads them.

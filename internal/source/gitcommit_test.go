@@ -8,8 +8,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/artifact"
-	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
 // selectorOf selects the key of the Secret "git".

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
 const (

@@ -8,9 +8,9 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
-	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
 // failureClass decides how soon a poll that failed is repeated.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/stack-controller/stack-controller/internal/backoff"
-	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
 const (

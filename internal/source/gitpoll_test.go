@@ -13,7 +13,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
 var _ manager.Runnable = &Git{}

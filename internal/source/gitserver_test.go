@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 

@@ -24,10 +24,10 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
-	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/notify"
 	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
 const (

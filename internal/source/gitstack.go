@@ -9,7 +9,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
 // gitSourceOf returns the git source that the fields of a Stack describe. Its error is a permanent *Problem that names the field

@@ -6,7 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
 func TestTokenAsksForAPollThatBeginsLater(t *testing.T) {

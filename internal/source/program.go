@@ -23,8 +23,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
-	"github.com/stack-controller/stack-controller/internal/program"
+	"github.com/stack-controller/stack-controller/internal/controller/program"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
 )
 
 // programTimeout bounds how long it may take to read a Program that is rendered.

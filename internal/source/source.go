@@ -19,7 +19,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
 )
 
 // Source is a kind of source. An error of type *Problem says why there is no artifact. Any other error means that the source could not be

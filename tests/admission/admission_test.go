@@ -199,7 +199,7 @@ func TestStatusOfAStackIsNotForThoseWhoEditIt(t *testing.T) {
 	g.Expect(stack.Status.Plan).To(BeNil(), fmt.Sprintf("%v", stack.Status.Plan))
 }
 
-// Whoever may create and edit Updates must not make one that its Stack takes for its own, see internal/stack.isTrusted for the other half.
+// Whoever may create and edit Updates must not make one that its Stack takes for its own, see internal/controller/stack.isTrusted for the other half.
 func TestOnlyTheControllerOfAStackMakesAnUpdateOneOfTheStack(t *testing.T) {
 	g := NewWithT(t)
 	stack := &pulumiv1.Stack{Namespace: "bank", GenerateName: "owner-", Spec: pulumiv1.StackSpec{Stack: "dev"}}

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/program"
+	"github.com/stack-controller/stack-controller/internal/controller/program"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 

@@ -15,7 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/tests/measure"
 )
 

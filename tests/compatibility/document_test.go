@@ -13,7 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/handback/newfields"
+	"github.com/stack-controller/stack-controller/internal/migrate/newfields"
 	"github.com/stack-controller/stack-controller/tests/pages"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -186,7 +186,7 @@ func withoutCase(field string) string {
 // isNew matches the description of the operator in rows of fields that the operator does not have.
 var isNew = regexp.MustCompile(`^(None|Not a field)|Removed in 2\.0\.$`)
 
-// TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow compares the rows with the list that internal/handback uses for its warnings.
+// TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow compares the rows with the list that internal/migrate uses for its warnings.
 func TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow(t *testing.T) {
 	var written, known []string
 	for _, table := range allTables() {

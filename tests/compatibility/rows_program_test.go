@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/stack-controller/stack-controller/internal/handback/newfields"
+	"github.com/stack-controller/stack-controller/internal/migrate/newfields"
 )
 
 // Tests about the program itself. Its language is Pulumi's: pulumi receives what the Program has, and reports what is wrong with it.

@@ -10,7 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/reasons"
+	"github.com/stack-controller/stack-controller/internal/report/reasons"
 	"github.com/stack-controller/stack-controller/tests/pages"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )

@@ -14,7 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/reasons"
+	"github.com/stack-controller/stack-controller/internal/report/reasons"
 	"github.com/stack-controller/stack-controller/tests/pages"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -56,7 +56,7 @@ func TestEveryReasonOfTheCodeHasARow(t *testing.T) {
 	NewWithT(t).Expect(len(all)).To(BeNumerically(">", 80))
 	for _, found := range all {
 		if !slices.ContainsFunc(tables, func(table reasons.Table) bool { return declares(table, found) && table.Row(found.reason) != nil }) {
-			t.Errorf("%s (%s in %s) has no row in internal/reasons", found.reason, found.name, found.file)
+			t.Errorf("%s (%s in %s) has no row in internal/report/reasons", found.reason, found.name, found.file)
 		}
 	}
 	for _, table := range reasons.Tables() {
@@ -169,7 +169,7 @@ func TestTroubleshootingExplainsEveryEvent(t *testing.T) {
 	NewWithT(t).Expect(found).To(BeTrue())
 	explained, _, _ := strings.Cut(section, "\n## ")
 	events := 0
-	for _, file := range []string{"../../internal/program/*.go", "../../internal/stack/*.go", "../../internal/update/*.go", "../../internal/workspace/*.go"} {
+	for _, file := range []string{"../../internal/controller/program/*.go", "../../internal/controller/stack/*.go", "../../internal/controller/update/*.go", "../../internal/controller/workspace/*.go"} {
 		for constant, event := range stringConstants(t, file, beginsWith("event")) {
 			events++
 			if !strings.Contains(explained, "`"+event+"`") {

@@ -1,4 +1,4 @@
-// Package conditions_test writes docs/conditions.md from the table of all reasons in internal/reasons. It checks that the code uses each reason,
+// Package conditions_test writes docs/conditions.md from the table of all reasons in internal/report/reasons. It checks that the code uses each reason,
 // that only the wakers on the page bring an object back, and that a test provokes each reason.
 package conditions_test
 
@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stack-controller/stack-controller/internal/reasons"
+	"github.com/stack-controller/stack-controller/internal/report/reasons"
 	"github.com/stack-controller/stack-controller/tests/pages"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/reasons"
+	"github.com/stack-controller/stack-controller/internal/report/reasons"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 

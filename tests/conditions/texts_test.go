@@ -2,7 +2,7 @@ package conditions_test
 
 const introduction = `# Conditions and their reasons
 
-<!-- Written by ` + updateCommand + ` from the rows in internal/reasons, and from the decisions in the tests of the controllers. -->
+<!-- Written by ` + updateCommand + ` from the rows in internal/report/reasons, and from the decisions in the tests of the controllers. -->
 
 This page lists every reason of a condition of a [Stack](#stack), an [Update](#update), a [Workspace](#workspace), an
 [Approval](#approval) and a [Program](#program): what it means, what wakes the object, what you can do, and a test that causes it. To

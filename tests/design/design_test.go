@@ -41,9 +41,9 @@ const (
 var updateDocs = flag.Bool("update-docs", false, "write the code index into "+design)
 
 var (
-	// symbolReference matches a function, method, type or constant in a page: `internal/stack.decide`.
+	// symbolReference matches a function, method, type or constant in a page: `internal/controller/stack.decide`.
 	symbolReference = regexp.MustCompile("`((?:internal|cmd|api)/[a-z0-9/]+)\\.([A-Za-z0-9_.]+)`")
-	// pathReference matches a directory or file in a page: `internal/stack`.
+	// pathReference matches a directory or file in a page: `internal/controller/stack`.
 	pathReference = regexp.MustCompile("`((?:internal|cmd|api|config|docs|tests)(?:/[A-Za-z0-9_./-]+)?)`")
 )
 
@@ -303,7 +303,7 @@ func anchorsOf(t *testing.T, page string) map[string]bool {
 }
 
 // controllers are the packages in which the names of files are binding: observe*.go reads, decide*.go chooses, act*.go acts.
-var controllers = []string{"internal/stack", "internal/update", "internal/workspace", "internal/approval", "internal/program", "internal/runtime/pod"}
+var controllers = []string{"internal/controller/stack", "internal/controller/update", "internal/controller/workspace", "internal/controller/approval", "internal/controller/program", "internal/agentruntime/pod"}
 
 // phases has the rules for files, by the beginning of their names.
 var phases = map[string]struct {

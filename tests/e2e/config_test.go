@@ -300,7 +300,7 @@ func TestSelectorChoosesWhichSecretsAreWatched(t *testing.T) {
 }
 
 func TestChangeOfALabelledSecretOrConfigMapIsDeployed(t *testing.T) {
-	suite.Long(t, "tests in internal/references and internal/stack prove each step of it")
+	suite.Long(t, "tests in internal/references and internal/controller/stack prove each step of it")
 	p := begin(t, "references")
 	stack := p.configured(watched)
 	digest := stack.Status.LastUpdate.ReferencesDigest

@@ -339,7 +339,7 @@ func retriedSoon(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Du
 var allowed = scene.Annotate(pulumiv1.CreateMissingStackAnnotation, "true")
 
 func TestLostStackIsNotCreatedAgainAndRecoversWhenItIsBack(t *testing.T) {
-	suite.Long(t, "further states of a backend; the decisions are in internal/stack and the message in internal/agent/operation")
+	suite.Long(t, "further states of a backend; the decisions are in internal/controller/stack and the message in internal/agent/operation")
 	p := begin(t, "lost")
 	stack, _ := p.deployed(retriedSoon)
 	p.Expect(stack.Status.DeployedStack).To(Equal("dev"))

@@ -108,7 +108,7 @@ func TestArtifactThatVanishedIsWaitedFor(t *testing.T) {
 }
 
 func TestOneDownloadServesEveryStack(t *testing.T) {
-	suite.Long(t, "internal/artifact proves it for its store")
+	suite.Long(t, "internal/source/artifact proves it for its store")
 	p := begin(t, "one-download")
 	artifact := p.put(p.returning(1))
 	p.start(artifact)

@@ -135,7 +135,7 @@ func findLines(t *testing.T) (lines []line) {
 }
 
 // forwarders are files that log the text of others: a line for each event.
-var forwarders = []string{"internal/events/log.go"}
+var forwarders = []string{"internal/report/events/log.go"}
 
 // logged returns the line that a call logs, if it is a call of a logger of logr or slog. The syntax tree has no types, so a logger is
 // recognized by its name.

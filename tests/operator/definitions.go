@@ -11,7 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stack-controller/stack-controller/internal/handback/newfields"
+	"github.com/stack-controller/stack-controller/internal/migrate/newfields"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
 

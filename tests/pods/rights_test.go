@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/podstage"
 )

@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/podstage"
 	"github.com/stack-controller/stack-controller/tests/suite"
@@ -202,7 +202,7 @@ func bearing(ctx context.Context, token string) (context.Context, context.Cancel
 func getInfo(ctx context.Context, connection *grpc.ClientConn, token string) error {
 	ctx, cancel := bearing(ctx, token)
 	defer cancel()
-	_, err := proto.NewAgentClient(connection).GetInfo(ctx, &proto.GetInfoRequest{})
+	_, err := agentpb.NewAgentClient(connection).GetInfo(ctx, &agentpb.GetInfoRequest{})
 	return err
 }
 
@@ -215,7 +215,7 @@ type agentMethod struct {
 // agentMethods returns all methods that agents serve.
 func agentMethods() []agentMethod {
 	var methods []agentMethod
-	for _, service := range []grpc.ServiceDesc{proto.Agent_ServiceDesc, grpc_health_v1.Health_ServiceDesc} {
+	for _, service := range []grpc.ServiceDesc{agentpb.Agent_ServiceDesc, grpc_health_v1.Health_ServiceDesc} {
 		for _, method := range service.Methods {
 			methods = append(methods, agentMethod{name: "/" + service.ServiceName + "/" + method.MethodName})
 		}

@@ -27,10 +27,10 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
+	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/informercache"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod"
 	"github.com/stack-controller/stack-controller/internal/source"
-	"github.com/stack-controller/stack-controller/internal/update"
 )
 
 // Work is the shared work with the objects of a kind.

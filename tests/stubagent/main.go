@@ -16,16 +16,16 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // agent answers GetInfo.
 type agent struct {
-	proto.UnimplementedAgentServer
-	info *proto.Info
+	agentpb.UnimplementedAgentServer
+	info *agentpb.Info
 }
 
-func (a *agent) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, error) {
+func (a *agent) GetInfo(context.Context, *agentpb.GetInfoRequest) (*agentpb.Info, error) {
 	return a.info, nil
 }
 
@@ -67,12 +67,12 @@ func serve(socket string, operation bool) {
 	if err != nil {
 		panic(err)
 	}
-	info := &proto.Info{AgentVersion: "stub", PulumiVersion: "v3.0.0"}
+	info := &agentpb.Info{AgentVersion: "stub", PulumiVersion: "v3.0.0"}
 	if operation {
-		info.Operations = []*proto.Operation{{Id: "1", State: proto.OperationState_OPERATION_STATE_RUNNING}}
+		info.Operations = []*agentpb.Operation{{Id: "1", State: agentpb.OperationState_OPERATION_STATE_RUNNING}}
 	}
 	server := grpc.NewServer()
-	proto.RegisterAgentServer(server, &agent{info: info})
+	agentpb.RegisterAgentServer(server, &agent{info: info})
 	if !signal.Ignored(syscall.SIGTERM) {
 		terminated := make(chan os.Signal, 1)
 		signal.Notify(terminated, syscall.SIGTERM)

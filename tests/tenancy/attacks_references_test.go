@@ -18,7 +18,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 )
 
 // denied is the refusal of a Stack that refers to something which its namespace may not use.

@@ -38,7 +38,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/podstage"
 	"github.com/stack-controller/stack-controller/tests/stage"

@@ -1,4 +1,4 @@
-// Code generated from internal/reasons by make generate. DO NOT EDIT.
+// Code generated from internal/report/reasons by make generate. DO NOT EDIT.
 
 package v1
 

@@ -14,7 +14,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
-	"github.com/stack-controller/stack-controller/internal/reasons"
+	"github.com/stack-controller/stack-controller/internal/report/reasons"
 )
 
 func (s *session) explain() *cobra.Command {

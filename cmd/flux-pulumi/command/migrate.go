@@ -14,7 +14,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/handback"
+	"github.com/stack-controller/stack-controller/internal/migrate"
 )
 
 const (
@@ -127,7 +127,7 @@ func (s *session) migrateBack() *cobra.Command {
 		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
 			ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--timeout of %s is over", timeout))
 			defer cancel()
-			err := handback.Run(ctx, handback.Options{
+			err := migrate.Run(ctx, migrate.Options{
 				Client: c.client, Namespace: *s.flags.Namespace, ControllerNamespace: controller,
 				DryRun: dryRun, Accept: accept, Out: s.out, PollInterval: handBackInterval,
 			})

@@ -26,8 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 )
 
 const (
@@ -112,7 +112,7 @@ func (b *bench) serve(dir string) {
 	b.Expect(err).NotTo(HaveOccurred())
 	server := grpc.NewServer(append(b.authorizer.ServerOptions(), grpc.Creds(tls))...)
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
-	proto.RegisterAgentServer(server, proto.UnimplementedAgentServer{})
+	agentpb.RegisterAgentServer(server, agentpb.UnimplementedAgentServer{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	b.Expect(err).NotTo(HaveOccurred())
 	b.address = listener.Addr().String()

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 )
 
 func TestAFloodOfBadTokensNeitherReachesTheAPIServerNorShutsOutTheController(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 )
 
 // haveCode matches the gRPC code of an error.

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // answerLimit limits the answer of a method.
@@ -18,18 +18,18 @@ type answerLimit struct {
 
 // The limits of the methods' answers. Only the answer of GetOperation has outputs.
 var (
-	infoAnswer      = answerLimit{size: proto.MaxInfoSize, fields: proto.MaxInfoFields}
-	operationAnswer = answerLimit{size: proto.MaxOperationSize, fields: proto.MaxOperationFields}
-	resultAnswer    = answerLimit{size: proto.MaxResultSize, fields: proto.MaxResultFields}
-	planAnswer      = answerLimit{size: proto.MaxPlanPartSize, fields: proto.MaxPlanPartFields}
-	emptyAnswer     = answerLimit{size: proto.MaxEmptySize, fields: proto.MaxEmptyFields}
+	infoAnswer      = answerLimit{size: agentpb.MaxInfoSize, fields: agentpb.MaxInfoFields}
+	operationAnswer = answerLimit{size: agentpb.MaxOperationSize, fields: agentpb.MaxOperationFields}
+	resultAnswer    = answerLimit{size: agentpb.MaxResultSize, fields: agentpb.MaxResultFields}
+	planAnswer      = answerLimit{size: agentpb.MaxPlanPartSize, fields: agentpb.MaxPlanPartFields}
+	emptyAnswer     = answerLimit{size: agentpb.MaxEmptySize, fields: agentpb.MaxEmptyFields}
 )
 
 // options returns the options that limit the answer of one call. After the call has failed because the answer was refused by the codec,
 // refused is the reason.
 func (a answerLimit) options() (options []grpc.CallOption, refused *error) {
 	refused = new(error)
-	codec := &proto.Codec{MaxFields: a.fields, Refused: func(err error) { *refused = err }}
+	codec := &agentpb.Codec{MaxFields: a.fields, Refused: func(err error) { *refused = err }}
 	return []grpc.CallOption{grpc.MaxCallRecvMsgSize(a.size), grpc.ForceCodecV2(codec)}, refused
 }
 

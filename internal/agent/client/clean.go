@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
@@ -20,10 +20,10 @@ import (
 const maxErrorText = 2 << 10
 
 // cleanInfo cleans the texts of the answer, so that they can be shown.
-func cleanInfo(info *proto.Info) {
-	info.AgentVersion = cleanText(info.GetAgentVersion(), proto.MaxName)
-	info.PulumiVersion = cleanText(info.GetPulumiVersion(), proto.MaxName)
-	info.SourceDigest = cleanText(info.GetSourceDigest(), proto.MaxName)
+func cleanInfo(info *agentpb.Info) {
+	info.AgentVersion = cleanText(info.GetAgentVersion(), agentpb.MaxName)
+	info.PulumiVersion = cleanText(info.GetPulumiVersion(), agentpb.MaxName)
+	info.SourceDigest = cleanText(info.GetSourceDigest(), agentpb.MaxName)
 	for _, operation := range info.GetOperations() {
 		cleanOperation(operation)
 		operation.Outputs, operation.Changes, operation.Plan = nil, nil, nil
@@ -32,21 +32,21 @@ func cleanInfo(info *proto.Info) {
 
 // cleanOperation cleans an operation from an agent, so that it can be written into a status as it is: text is short and readable, times are
 // in the past, and values that this controller does not know are unspecified. An operation in an unknown state counts as not final.
-func cleanOperation(operation *proto.Operation) {
-	if !proto.ValidOperationID(operation.GetId()) {
+func cleanOperation(operation *agentpb.Operation) {
+	if !agentpb.ValidOperationID(operation.GetId()) {
 		operation.Id = ""
 	}
-	operation.Kind = known(operation.GetKind(), proto.OperationKind_name)
-	operation.State = known(operation.GetState(), proto.OperationState_name)
-	operation.Failure = known(operation.GetFailure(), proto.FailureReason_name)
+	operation.Kind = known(operation.GetKind(), agentpb.OperationKind_name)
+	operation.State = known(operation.GetState(), agentpb.OperationState_name)
+	operation.Failure = known(operation.GetFailure(), agentpb.FailureReason_name)
 	operation.StartTime, operation.EndTime = cleanTime(operation.GetStartTime()), cleanTime(operation.GetEndTime())
 	if operation.GetRunTime().CheckValid() != nil || operation.GetRunTime().AsDuration() < 0 {
 		operation.RunTime = nil
 	}
-	operation.Message = cleanText(operation.GetMessage(), proto.MaxText)
-	operation.Warnings = operation.GetWarnings()[:min(len(operation.GetWarnings()), proto.MaxWarnings)]
+	operation.Message = cleanText(operation.GetMessage(), agentpb.MaxText)
+	operation.Warnings = operation.GetWarnings()[:min(len(operation.GetWarnings()), agentpb.MaxWarnings)]
 	for i, warning := range operation.Warnings {
-		operation.Warnings[i] = cleanText(warning, proto.MaxWarning)
+		operation.Warnings[i] = cleanText(warning, agentpb.MaxWarning)
 	}
 	operation.Permalink = cleanLink(operation.GetPermalink())
 	operation.Project = cleanProject(operation.GetProject())
@@ -54,7 +54,7 @@ func cleanOperation(operation *proto.Operation) {
 	cleanPlanned(operation)
 	operation.Plan = cleanPlan(operation.GetPlan())
 	if holder := operation.GetLockHolder(); holder != nil {
-		holder.User, holder.Host = cleanText(holder.GetUser(), proto.MaxName), cleanText(holder.GetHost(), proto.MaxName)
+		holder.User, holder.Host = cleanText(holder.GetUser(), agentpb.MaxName), cleanText(holder.GetHost(), agentpb.MaxName)
 		holder.Since = cleanTime(holder.GetSince())
 	}
 	for _, output := range operation.GetOutputs() {
@@ -89,7 +89,7 @@ func cleanText(text string, size int) string {
 // cleanLink returns the address if a browser can open it without harm, and an empty string otherwise.
 func cleanLink(link string) string {
 	parsed, err := url.Parse(link)
-	if err != nil || len(link) > proto.MaxPermalink || parsed.Scheme != "https" && parsed.Scheme != "http" || parsed.Host == "" || parsed.User != nil {
+	if err != nil || len(link) > agentpb.MaxPermalink || parsed.Scheme != "https" && parsed.Scheme != "http" || parsed.Host == "" || parsed.User != nil {
 		return ""
 	}
 	return parsed.String()
@@ -97,21 +97,21 @@ func cleanLink(link string) string {
 
 // cleanProject returns the project if its names are valid, and nil otherwise. It does not change a name, because the result would be the
 // name of another project.
-func cleanProject(project *proto.ProjectSource) *proto.ProjectSource {
-	if project == nil || project.GetName() != cleanText(project.GetName(), proto.MaxName) ||
-		project.GetRuntime() != cleanText(project.GetRuntime(), proto.MaxName) {
+func cleanProject(project *agentpb.ProjectSource) *agentpb.ProjectSource {
+	if project == nil || project.GetName() != cleanText(project.GetName(), agentpb.MaxName) ||
+		project.GetRuntime() != cleanText(project.GetRuntime(), agentpb.MaxName) {
 		return nil
 	}
 	return project
 }
 
-// cleanChanges returns the counts of at most proto.MaxChangeKinds kinds, the first ones in the order of their names.
+// cleanChanges returns the counts of at most agentpb.MaxChangeKinds kinds, the first ones in the order of their names.
 func cleanChanges(changes map[string]int64) map[string]int64 {
 	maps.DeleteFunc(changes, func(kind string, count int64) bool {
-		return count < 0 || kind != cleanText(kind, proto.MaxChangeKind)
+		return count < 0 || kind != cleanText(kind, agentpb.MaxChangeKind)
 	})
-	if kinds := slices.Sorted(maps.Keys(changes)); len(kinds) > proto.MaxChangeKinds {
-		for _, kind := range kinds[proto.MaxChangeKinds:] {
+	if kinds := slices.Sorted(maps.Keys(changes)); len(kinds) > agentpb.MaxChangeKinds {
+		for _, kind := range kinds[agentpb.MaxChangeKinds:] {
 			delete(changes, kind)
 		}
 	}
@@ -119,10 +119,10 @@ func cleanChanges(changes map[string]int64) map[string]int64 {
 }
 
 // cleanPlanned bounds the changes that an operation would make.
-func cleanPlanned(operation *proto.Operation) {
+func cleanPlanned(operation *agentpb.Operation) {
 	changes, size := operation.GetChanges(), 0
 	for i, change := range changes {
-		change.Operation, change.Urn = cleanText(change.GetOperation(), proto.MaxChangeKind), cleanText(change.GetUrn(), proto.MaxURN)
+		change.Operation, change.Urn = cleanText(change.GetOperation(), agentpb.MaxChangeKind), cleanText(change.GetUrn(), agentpb.MaxURN)
 		change.Paths, change.ReplacePaths = cleanPaths(change.GetPaths()), cleanPaths(change.GetReplacePaths())
 		if !changeDigest.MatchString(change.GetDigest()) {
 			change.Digest = ""
@@ -130,7 +130,7 @@ func cleanPlanned(operation *proto.Operation) {
 		for _, text := range slices.Concat([]string{change.Operation, change.Urn}, change.Paths, change.ReplacePaths) {
 			size += len(text)
 		}
-		if i >= proto.MaxChanges || size > proto.MaxChangesSize {
+		if i >= agentpb.MaxChanges || size > agentpb.MaxChangesSize {
 			operation.Changes = changes[:i]
 			operation.OmittedChanges += int64(len(changes) - i)
 			break
@@ -146,7 +146,7 @@ var (
 )
 
 // cleanPlan returns the plan if its digests are valid, and nil otherwise.
-func cleanPlan(plan *proto.Plan) *proto.Plan {
+func cleanPlan(plan *agentpb.Plan) *agentpb.Plan {
 	if plan == nil {
 		return nil
 	}
@@ -155,15 +155,15 @@ func cleanPlan(plan *proto.Plan) *proto.Plan {
 			return nil
 		}
 	}
-	plan.PulumiVersion = cleanText(plan.GetPulumiVersion(), proto.MaxName)
+	plan.PulumiVersion = cleanText(plan.GetPulumiVersion(), agentpb.MaxName)
 	plan.Size, plan.Unknowns = max(plan.GetSize(), 0), max(plan.GetUnknowns(), 0)
 	return plan
 }
 
 func cleanPaths(paths []string) []string {
-	paths = paths[:min(len(paths), proto.MaxChangePaths)]
+	paths = paths[:min(len(paths), agentpb.MaxChangePaths)]
 	for i, path := range paths {
-		paths[i] = cleanText(path, proto.MaxChangePath)
+		paths[i] = cleanText(path, agentpb.MaxChangePath)
 	}
 	return paths
 }

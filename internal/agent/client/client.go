@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 const (
@@ -58,7 +58,7 @@ type Options struct {
 // Client calls one agent. It is safe for concurrent use. It connects when a call needs it, and reconnects after a connection is lost.
 type Client struct {
 	connection *grpc.ClientConn
-	agent      proto.AgentClient
+	agent      agentpb.AgentClient
 	group      *Group
 	// suspect is true if the last call to the agent waited and failed.
 	suspect atomic.Bool
@@ -84,7 +84,7 @@ func New(address string, options Options) (*Client, error) {
 		}),
 		// A dead peer is noticed within 30 s while a call is under way.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(proto.MaxMessageSize)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(agentpb.MaxMessageSize)),
 		grpc.WithContextDialer(dial),
 		grpc.WithStaticStreamWindowSize(window),
 		grpc.WithStaticConnWindowSize(window),
@@ -98,7 +98,7 @@ func New(address string, options Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create client for agent %s: %w", address, err)
 	}
-	return &Client{connection: connection, agent: proto.NewAgentClient(connection), group: cmp.Or(options.Group, newGroup())}, nil
+	return &Client{connection: connection, agent: agentpb.NewAgentClient(connection), group: cmp.Or(options.Group, newGroup())}, nil
 }
 
 // Close ends the connection and every call that uses it.
@@ -107,8 +107,8 @@ func (c *Client) Close() error {
 }
 
 // GetInfo returns the versions of the agent and of pulumi, the source that the agent has, and its operations.
-func (c *Client) GetInfo(ctx context.Context) (*proto.Info, error) {
-	info, err := call(ctx, c, "get agent info", infoAnswer, &proto.GetInfoRequest{}, c.agent.GetInfo)
+func (c *Client) GetInfo(ctx context.Context) (*agentpb.Info, error) {
+	info, err := call(ctx, c, "get agent info", infoAnswer, &agentpb.GetInfoRequest{}, c.agent.GetInfo)
 	if err == nil {
 		cleanInfo(info)
 	}
@@ -117,29 +117,29 @@ func (c *Client) GetInfo(ctx context.Context) (*proto.Info, error) {
 
 // StartOperation starts the operation and returns at once. If the agent already knows an operation with this id, it returns that operation
 // unchanged. Decide on ErrSourceMissing, ErrPlanMissing, ErrBusy, ErrInvalid and ErrUnavailable.
-func (c *Client) StartOperation(ctx context.Context, request *proto.StartOperationRequest) (*proto.Operation, error) {
+func (c *Client) StartOperation(ctx context.Context, request *agentpb.StartOperationRequest) (*agentpb.Operation, error) {
 	return cleaned(call(ctx, c, "start operation "+request.GetId(), operationAnswer, request, c.agent.StartOperation))
 }
 
 // GetOperation returns the operation, with its outputs when it succeeded. Decide on ErrNotFound and ErrUnavailable.
-func (c *Client) GetOperation(ctx context.Context, id string) (*proto.Operation, error) {
-	return cleaned(call(ctx, c, "get operation "+id, resultAnswer, &proto.GetOperationRequest{Id: id}, c.agent.GetOperation))
+func (c *Client) GetOperation(ctx context.Context, id string) (*agentpb.Operation, error) {
+	return cleaned(call(ctx, c, "get operation "+id, resultAnswer, &agentpb.GetOperationRequest{Id: id}, c.agent.GetOperation))
 }
 
 // CancelOperation asks the operation to end gracefully, and does not wait for its end. It may be repeated.
-func (c *Client) CancelOperation(ctx context.Context, id string) (*proto.Operation, error) {
-	return cleaned(call(ctx, c, "cancel operation "+id, operationAnswer, &proto.CancelOperationRequest{Id: id}, c.agent.CancelOperation))
+func (c *Client) CancelOperation(ctx context.Context, id string) (*agentpb.Operation, error) {
+	return cleaned(call(ctx, c, "cancel operation "+id, operationAnswer, &agentpb.CancelOperationRequest{Id: id}, c.agent.CancelOperation))
 }
 
 // ForgetOperation removes what the agent stores for a final operation. An unknown id is not an error. For an operation that is not final,
 // the error is ErrBusy.
 func (c *Client) ForgetOperation(ctx context.Context, id string) error {
-	_, err := call(ctx, c, "forget operation "+id, emptyAnswer, &proto.ForgetOperationRequest{Id: id}, c.agent.ForgetOperation)
+	_, err := call(ctx, c, "forget operation "+id, emptyAnswer, &agentpb.ForgetOperationRequest{Id: id}, c.agent.ForgetOperation)
 	return err
 }
 
 // cleaned returns the operation after cleanOperation.
-func cleaned(operation *proto.Operation, err error) (*proto.Operation, error) {
+func cleaned(operation *agentpb.Operation, err error) (*agentpb.Operation, error) {
 	if err == nil {
 		cleanOperation(operation)
 	}
@@ -150,12 +150,12 @@ func cleaned(operation *proto.Operation, err error) (*proto.Operation, error) {
 // outputs, once it is final. It returns earlier when ctx is done or the connection is lost (ErrUnavailable). That means nothing for the
 // operation: watch again. A slow observe does not delay the agent, and an agent that sends too many messages is read no faster than
 // watchRate.
-func (c *Client) WatchOperation(ctx context.Context, id string, observe func(*proto.Operation)) (*proto.Operation, error) {
+func (c *Client) WatchOperation(ctx context.Context, id string, observe func(*agentpb.Operation)) (*agentpb.Operation, error) {
 	what := "watch operation " + id
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	options, refused := operationAnswer.options()
-	stream, err := c.agent.WatchOperation(ctx, &proto.WatchOperationRequest{Id: id}, options...)
+	stream, err := c.agent.WatchOperation(ctx, &agentpb.WatchOperationRequest{Id: id}, options...)
 	if err != nil {
 		return nil, wrap(ctx, what, err)
 	}

@@ -16,29 +16,29 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 const patience = 20 * time.Second
 
 // fakeAgent answers calls as a test determines. The package of the real agent tests that agent with this client.
 type fakeAgent struct {
-	proto.UnimplementedAgentServer
+	agentpb.UnimplementedAgentServer
 	answer func() error
-	push   func(grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]) error
-	watch  func(grpc.ServerStreamingServer[proto.Operation]) error
+	push   func(grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error
+	watch  func(grpc.ServerStreamingServer[agentpb.Operation]) error
 }
 
-func (f *fakeAgent) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, error) {
-	return &proto.Info{}, f.answer()
+func (f *fakeAgent) GetInfo(context.Context, *agentpb.GetInfoRequest) (*agentpb.Info, error) {
+	return &agentpb.Info{}, f.answer()
 }
 
-func (f *fakeAgent) PushSource(stream grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]) error {
+func (f *fakeAgent) PushSource(stream grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error {
 	return f.push(stream)
 }
 
-func (f *fakeAgent) WatchOperation(_ *proto.WatchOperationRequest, stream grpc.ServerStreamingServer[proto.Operation]) error {
+func (f *fakeAgent) WatchOperation(_ *agentpb.WatchOperationRequest, stream grpc.ServerStreamingServer[agentpb.Operation]) error {
 	return f.watch(stream)
 }
 
@@ -49,7 +49,7 @@ func serve(t *testing.T, fake *fakeAgent) *client.Client {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	g.Expect(err).NotTo(HaveOccurred())
 	server := grpc.NewServer()
-	proto.RegisterAgentServer(server, fake)
+	agentpb.RegisterAgentServer(server, fake)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	agent, err := client.New(listener.Addr().String(), client.Options{})
@@ -65,9 +65,9 @@ func TestErrorsCanBeDecidedOn(t *testing.T) {
 		answer error
 		want   error
 	}{
-		{proto.Refuse(proto.ReasonSourceMissing, "push it"), client.ErrSourceMissing},
-		{proto.Refuse(proto.ReasonBusy, "later"), client.ErrBusy},
-		{proto.Refuse("NEW_REASON", "from a newer agent"), nil},
+		{agentpb.Refuse(agentpb.ReasonSourceMissing, "push it"), client.ErrSourceMissing},
+		{agentpb.Refuse(agentpb.ReasonBusy, "later"), client.ErrBusy},
+		{agentpb.Refuse("NEW_REASON", "from a newer agent"), nil},
 		{status.Error(codes.FailedPrecondition, "without a reason"), nil},
 		{status.Error(codes.NotFound, "what?"), client.ErrNotFound},
 		{status.Error(codes.Unavailable, "stopping"), client.ErrUnavailable},
@@ -106,8 +106,8 @@ func TestACallEndsWithItsContext(t *testing.T) {
 	defer close(release)
 	agent := serve(t, &fakeAgent{
 		answer: func() error { <-release; return nil },
-		watch:  func(grpc.ServerStreamingServer[proto.Operation]) error { <-release; return nil },
-		push: func(grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]) error {
+		watch:  func(grpc.ServerStreamingServer[agentpb.Operation]) error { <-release; return nil },
+		push: func(grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error {
 			<-release
 			return nil
 		},
@@ -127,7 +127,7 @@ func TestACallEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func ignore(*proto.Operation) {}
+func ignore(*agentpb.Operation) {}
 
 // endless is a source of bytes without an end.
 type endless struct{}
@@ -162,7 +162,7 @@ func TestAClientFindsAnAgentThatStartsLater(t *testing.T) {
 	listener, err := net.Listen("unix", socket)
 	g.Expect(err).NotTo(HaveOccurred())
 	server := grpc.NewServer()
-	proto.RegisterAgentServer(server, &fakeAgent{answer: func() error { return nil }})
+	agentpb.RegisterAgentServer(server, &fakeAgent{answer: func() error { return nil }})
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 	g.Eventually(func() error { _, err := agent.GetInfo(t.Context()); return err }).WithTimeout(patience).Should(Succeed())
@@ -172,13 +172,13 @@ func TestAWatchThatEndsEarlySaysNothingAboutTheOperation(t *testing.T) {
 	g := NewWithT(t)
 	fake := &fakeAgent{}
 	agent := serve(t, fake)
-	running := &proto.Operation{State: proto.OperationState_OPERATION_STATE_RUNNING}
+	running := &agentpb.Operation{State: agentpb.OperationState_OPERATION_STATE_RUNNING}
 	for name, end := range map[string]error{"in order": nil, "broken": status.Error(codes.Unavailable, "gone")} {
-		fake.watch = func(stream grpc.ServerStreamingServer[proto.Operation]) error {
+		fake.watch = func(stream grpc.ServerStreamingServer[agentpb.Operation]) error {
 			return errors.Join(stream.Send(running), end)
 		}
 		seen := 0
-		final, err := agent.WatchOperation(t.Context(), "a", func(*proto.Operation) { seen++ })
+		final, err := agent.WatchOperation(t.Context(), "a", func(*agentpb.Operation) { seen++ })
 		g.Expect(err).To(HaveOccurred(), name)
 		g.Expect(final).To(BeNil())
 		g.Expect(seen).To(Equal(1))
@@ -189,13 +189,13 @@ func TestAPushSendsAllBytesInBoundedChunks(t *testing.T) {
 	g := NewWithT(t)
 	content := bytes.Repeat([]byte("0123456789"), 100_000)
 	var received []byte
-	var header *proto.SourceHeader
+	var header *agentpb.SourceHeader
 	var largest int
-	agent := serve(t, &fakeAgent{push: func(stream grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]) error {
+	agent := serve(t, &fakeAgent{push: func(stream grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error {
 		for {
 			message, err := stream.Recv()
 			if errors.Is(err, io.EOF) {
-				return stream.SendAndClose(&proto.PushSourceResponse{})
+				return stream.SendAndClose(&agentpb.PushSourceResponse{})
 			}
 			if err != nil {
 				return err
@@ -211,20 +211,20 @@ func TestAPushSendsAllBytesInBoundedChunks(t *testing.T) {
 	g.Expect(agent.PushSource(t.Context(), "sha256:x", int64(len(content)), bytes.NewReader(content))).To(Succeed())
 	g.Expect(header).To(And(HaveField("Digest", "sha256:x"), HaveField("Size", int64(len(content)))))
 	g.Expect(bytes.Equal(received, content)).To(BeTrue())
-	g.Expect(largest).To(BeNumerically("<=", proto.MaxChunkSize))
+	g.Expect(largest).To(BeNumerically("<=", agentpb.MaxChunkSize))
 }
 
 func TestAPushStopsReadingOnceTheAgentHasAnswered(t *testing.T) {
 	g := NewWithT(t)
 	fake := &fakeAgent{}
 	agent := serve(t, fake)
-	fake.push = func(stream grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]) error {
+	fake.push = func(stream grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error {
 		_, err := stream.Recv()
-		return errors.Join(err, stream.SendAndClose(&proto.PushSourceResponse{}))
+		return errors.Join(err, stream.SendAndClose(&agentpb.PushSourceResponse{}))
 	}
 	g.Expect(agent.PushSource(t.Context(), "d", 1<<40, endless{})).To(Succeed())
-	fake.push = func(grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]) error {
-		return proto.Refuse(proto.ReasonBusy, "an operation runs")
+	fake.push = func(grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error {
+		return agentpb.Refuse(agentpb.ReasonBusy, "an operation runs")
 	}
 	g.Expect(agent.PushSource(t.Context(), "d", 1<<40, endless{})).To(MatchError(client.ErrBusy))
 }

@@ -9,8 +9,8 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -22,8 +22,8 @@ func TestADeadPeerIsNoticedWithinAMinute(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	g.Expect(err).NotTo(HaveOccurred())
 	server := grpc.NewServer()
-	proto.RegisterAgentServer(server, &fakeAgent{watch: func(stream grpc.ServerStreamingServer[proto.Operation]) error {
-		_ = stream.Send(&proto.Operation{State: proto.OperationState_OPERATION_STATE_RUNNING})
+	agentpb.RegisterAgentServer(server, &fakeAgent{watch: func(stream grpc.ServerStreamingServer[agentpb.Operation]) error {
+		_ = stream.Send(&agentpb.Operation{State: agentpb.OperationState_OPERATION_STATE_RUNNING})
 		<-stream.Context().Done()
 		return nil
 	}})
@@ -36,7 +36,7 @@ func TestADeadPeerIsNoticedWithinAMinute(t *testing.T) {
 	ended := make(chan error, 1)
 	seen := make(chan struct{}, 1)
 	go func() {
-		_, err := agent.WatchOperation(t.Context(), "a", func(*proto.Operation) { seen <- struct{}{} })
+		_, err := agent.WatchOperation(t.Context(), "a", func(*agentpb.Operation) { seen <- struct{}{} })
 		ended <- err
 	}()
 	g.Eventually(seen).WithTimeout(patience).Should(Receive())

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // The kinds of errors that callers decide on; use errors.Is. If the context of a call is done, the error is that of the context.
@@ -87,13 +87,13 @@ func wrap(ctx context.Context, what string, err error) error {
 func kindOf(err error, code codes.Code) error {
 	switch code {
 	case codes.FailedPrecondition:
-		return map[proto.Reason]error{
-			proto.ReasonSourceMissing:     ErrSourceMissing,
-			proto.ReasonPlanMissing:       ErrPlanMissing,
-			proto.ReasonBusy:              ErrBusy,
-			proto.ReasonFetchFailed:       ErrFetchFailed,
-			proto.ReasonPulumiUnsupported: ErrPulumiUnsupported,
-		}[proto.ReasonOf(err)]
+		return map[agentpb.Reason]error{
+			agentpb.ReasonSourceMissing:     ErrSourceMissing,
+			agentpb.ReasonPlanMissing:       ErrPlanMissing,
+			agentpb.ReasonBusy:              ErrBusy,
+			agentpb.ReasonFetchFailed:       ErrFetchFailed,
+			agentpb.ReasonPulumiUnsupported: ErrPulumiUnsupported,
+		}[agentpb.ReasonOf(err)]
 	// DeadlineExceeded comes from the timeouts of this package, Canceled and Aborted from an agent that is stopping or has given up the call.
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
 		return ErrUnavailable

@@ -25,8 +25,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // rawCodec sends and receives bytes unchanged.
@@ -66,7 +66,7 @@ var methods = map[string]func(ctx context.Context, agent *client.Client) (gproto
 		return agent.GetOperation(ctx, "a")
 	},
 	"StartOperation": func(ctx context.Context, agent *client.Client) (gproto.Message, error) {
-		return agent.StartOperation(ctx, &proto.StartOperationRequest{Id: "a"})
+		return agent.StartOperation(ctx, &agentpb.StartOperationRequest{Id: "a"})
 	},
 	"CancelOperation": func(ctx context.Context, agent *client.Client) (gproto.Message, error) {
 		return agent.CancelOperation(ctx, "a")
@@ -95,10 +95,10 @@ var methods = map[string]func(ctx context.Context, agent *client.Client) (gproto
 func TestEveryMethodOfAnAgentIsAttacked(t *testing.T) {
 	g := NewWithT(t)
 	var served []string
-	for _, method := range proto.Agent_ServiceDesc.Methods {
+	for _, method := range agentpb.Agent_ServiceDesc.Methods {
 		served = append(served, method.MethodName)
 	}
-	for _, stream := range proto.Agent_ServiceDesc.Streams {
+	for _, stream := range agentpb.Agent_ServiceDesc.Streams {
 		served = append(served, stream.StreamName)
 	}
 	g.Expect(slices.Collect(maps.Keys(methods))).To(ConsistOf(served))
@@ -121,7 +121,7 @@ func empties(field protowire.Number, size int) []byte {
 }
 
 func TestAnswersOfEmptyMessagesAreRefusedBeforeTheyAreDecoded(t *testing.T) {
-	for _, size := range []int{16 << 20, proto.MaxResultSize, proto.MaxInfoSize, proto.MaxOperationSize, proto.MaxEmptySize} {
+	for _, size := range []int{16 << 20, agentpb.MaxResultSize, agentpb.MaxInfoSize, agentpb.MaxOperationSize, agentpb.MaxEmptySize} {
 		// The fields are operations in GetInfo, projects and outputs in the other answers, and a field that the protocol does not have.
 		for _, field := range []protowire.Number{4, 11, 10, 1, 999} {
 			answer := bytes.Repeat(empties(field, 1024), size/1024)
@@ -135,13 +135,13 @@ func TestAnswersOfEmptyMessagesAreRefusedBeforeTheyAreDecoded(t *testing.T) {
 					var err error
 					held := allocated(func() { _, err = do(t.Context(), agent) })
 					t.Logf("%d bytes allocated by both sides (%v)", held, err)
-					if size > proto.MaxOperationSize {
+					if size > agentpb.MaxOperationSize {
 						g.Expect(err).To(Or(MatchError(ContainSubstring("the answer of the agent is refused")), MatchError(client.ErrTooLarge)))
 					}
 					// A result may have 5 MiB, which are read before the fields are counted.
 					limit := uint64(8 << 20)
 					if name == "GetOperation" {
-						limit += 2 * proto.MaxResultSize
+						limit += 2 * agentpb.MaxResultSize
 					}
 					g.Expect(held).To(BeNumerically("<", limit), "bytes allocated by both sides")
 				})
@@ -166,9 +166,9 @@ func largest(size, fields int, outputs bool) map[string][]byte {
 	}
 	all["changes"] = padded(entries, 7)
 	if outputs {
-		operation := &proto.Operation{Outputs: map[string]*proto.Output{}}
-		for i := range proto.MaxOutputs {
-			operation.Outputs[fmt.Sprintf("%05d", i)] = &proto.Output{Value: bytes.Repeat([]byte("1"), 400), Secret: true}
+		operation := &agentpb.Operation{Outputs: map[string]*agentpb.Output{}}
+		for i := range agentpb.MaxOutputs {
+			operation.Outputs[fmt.Sprintf("%05d", i)] = &agentpb.Output{Value: bytes.Repeat([]byte("1"), 400), Secret: true}
 		}
 		encoded, _ := gproto.Marshal(operation)
 		all["outputs"] = encoded
@@ -179,16 +179,16 @@ func largest(size, fields int, outputs bool) map[string][]byte {
 // limits are, for each method, the maximum size (in bytes) and number of fields of its answer, and the heap memory that the answer may take
 // (in bytes).
 var limits = map[string]struct{ size, fields, held int }{
-	"GetInfo":         {proto.MaxInfoSize, proto.MaxInfoFields, 4 << 20},
-	"GetOperation":    {proto.MaxResultSize, proto.MaxResultFields, 20 << 20},
-	"StartOperation":  {proto.MaxOperationSize, proto.MaxOperationFields, 2 << 20},
-	"CancelOperation": {proto.MaxOperationSize, proto.MaxOperationFields, 2 << 20},
-	"WatchOperation":  {proto.MaxOperationSize, proto.MaxOperationFields, 2 << 20},
-	"GetPlan":         {proto.MaxPlanPartSize, proto.MaxPlanPartFields, 4 << 20},
-	"ForgetOperation": {proto.MaxEmptySize, proto.MaxEmptyFields, 2 << 20},
-	"PushSource":      {proto.MaxEmptySize, proto.MaxEmptyFields, 2 << 20},
-	"FetchSource":     {proto.MaxEmptySize, proto.MaxEmptyFields, 2 << 20},
-	"PushPlan":        {proto.MaxEmptySize, proto.MaxEmptyFields, 2 << 20},
+	"GetInfo":         {agentpb.MaxInfoSize, agentpb.MaxInfoFields, 4 << 20},
+	"GetOperation":    {agentpb.MaxResultSize, agentpb.MaxResultFields, 20 << 20},
+	"StartOperation":  {agentpb.MaxOperationSize, agentpb.MaxOperationFields, 2 << 20},
+	"CancelOperation": {agentpb.MaxOperationSize, agentpb.MaxOperationFields, 2 << 20},
+	"WatchOperation":  {agentpb.MaxOperationSize, agentpb.MaxOperationFields, 2 << 20},
+	"GetPlan":         {agentpb.MaxPlanPartSize, agentpb.MaxPlanPartFields, 4 << 20},
+	"ForgetOperation": {agentpb.MaxEmptySize, agentpb.MaxEmptyFields, 2 << 20},
+	"PushSource":      {agentpb.MaxEmptySize, agentpb.MaxEmptyFields, 2 << 20},
+	"FetchSource":     {agentpb.MaxEmptySize, agentpb.MaxEmptyFields, 2 << 20},
+	"PushPlan":        {agentpb.MaxEmptySize, agentpb.MaxEmptyFields, 2 << 20},
 }
 
 func TestLargestAnswersTakeLittleMemory(t *testing.T) {
@@ -225,13 +225,13 @@ func TestWhatAnAgentSaysIsFitToBeShown(t *testing.T) {
 	for i := range 100 {
 		changes[fmt.Sprintf("kind-%03d", i)] = int64(i)
 	}
-	operation := &proto.Operation{
+	operation := &agentpb.Operation{
 		Id: "../etc", Kind: 99, State: 99, Failure: 99, StartTime: forged, EndTime: future, Message: ugly, Permalink: "javascript:alert(1)",
-		Project: &proto.ProjectSource{Name: "a\nb", Runtime: "yaml"}, LockHolder: &proto.LockHolder{User: ugly, Host: ugly, Since: forged},
+		Project: &agentpb.ProjectSource{Name: "a\nb", Runtime: "yaml"}, LockHolder: &agentpb.LockHolder{User: ugly, Host: ugly, Since: forged},
 		RunTime:         &durationpb.Duration{Seconds: -1 << 60},
-		Changes:         []*proto.ResourceChange{{Operation: ugly, Urn: ugly, Paths: slices.Repeat([]string{path}, 30), ReplacePaths: []string{path}}},
+		Changes:         []*agentpb.ResourceChange{{Operation: ugly, Urn: ugly, Paths: slices.Repeat([]string{path}, 30), ReplacePaths: []string{path}}},
 		OmittedChanges:  -1,
-		ResourceChanges: changes, Outputs: map[string]*proto.Output{"good": {Value: []byte("1")}, "bad": {Value: []byte("{")}},
+		ResourceChanges: changes, Outputs: map[string]*agentpb.Output{"good": {Value: []byte("1")}, "bad": {Value: []byte("{")}},
 	}
 	encoded, err := gproto.Marshal(operation)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -243,28 +243,28 @@ func TestWhatAnAgentSaysIsFitToBeShown(t *testing.T) {
 	g.Expect(shown.GetRunTime()).To(BeNil())
 	g.Expect(shown.GetEndTime().AsTime()).To(BeTemporally("~", time.Now(), time.Minute))
 	g.Expect(shown.GetMessage()).To(And(HavePrefix("[31mred text next éé"), HaveSuffix("é…")))
-	g.Expect(len(shown.GetMessage())).To(And(BeNumerically("<=", proto.MaxText), BeNumerically(">", proto.MaxText-4)))
+	g.Expect(len(shown.GetMessage())).To(And(BeNumerically("<=", agentpb.MaxText), BeNumerically(">", agentpb.MaxText-4)))
 	g.Expect(shown.GetPermalink()).To(BeEmpty())
 	g.Expect(shown.GetProject()).To(BeNil())
-	g.Expect(len(shown.GetLockHolder().GetUser())).To(BeNumerically("<=", proto.MaxName))
-	g.Expect(shown.GetResourceChanges()).To(And(HaveLen(proto.MaxChangeKinds), HaveKeyWithValue("kind-031", int64(31))))
+	g.Expect(len(shown.GetLockHolder().GetUser())).To(BeNumerically("<=", agentpb.MaxName))
+	g.Expect(shown.GetResourceChanges()).To(And(HaveLen(agentpb.MaxChangeKinds), HaveKeyWithValue("kind-031", int64(31))))
 	g.Expect(shown.GetChanges()).To(HaveLen(1))
 	change := shown.GetChanges()[0]
 	g.Expect(change.GetUrn()).To(HavePrefix("[31mred text next é"))
-	g.Expect(len(change.GetUrn())).To(BeNumerically("<=", proto.MaxURN))
-	g.Expect(len(change.GetOperation())).To(BeNumerically("<=", proto.MaxChangeKind))
-	g.Expect(change.GetPaths()).To(HaveLen(proto.MaxChangePaths))
-	g.Expect(len(change.GetPaths()[0])).To(BeNumerically("<=", proto.MaxChangePath))
+	g.Expect(len(change.GetUrn())).To(BeNumerically("<=", agentpb.MaxURN))
+	g.Expect(len(change.GetOperation())).To(BeNumerically("<=", agentpb.MaxChangeKind))
+	g.Expect(change.GetPaths()).To(HaveLen(agentpb.MaxChangePaths))
+	g.Expect(len(change.GetPaths()[0])).To(BeNumerically("<=", agentpb.MaxChangePath))
 	g.Expect(shown.GetOmittedChanges()).To(BeZero())
 	g.Expect(shown.GetOutputs()["good"]).To(HaveField("Omitted", false))
 	g.Expect(shown.GetOutputs()["bad"]).To(And(HaveField("Omitted", true), HaveField("Value", BeEmpty())))
 
-	encoded, err = gproto.Marshal(&proto.Info{AgentVersion: ugly, PulumiVersion: ugly, SourceDigest: ugly, Operations: []*proto.Operation{operation}})
+	encoded, err = gproto.Marshal(&agentpb.Info{AgentVersion: ugly, PulumiVersion: ugly, SourceDigest: ugly, Operations: []*agentpb.Operation{operation}})
 	g.Expect(err).NotTo(HaveOccurred())
 	info, err := serveRaw(t, encoded, client.Options{}).GetInfo(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect([]string{info.GetAgentVersion(), info.GetPulumiVersion(), info.GetSourceDigest()}).To(HaveEach(HavePrefix("[31mred text")))
-	g.Expect(len(info.GetPulumiVersion())).To(BeNumerically("<=", proto.MaxName))
+	g.Expect(len(info.GetPulumiVersion())).To(BeNumerically("<=", agentpb.MaxName))
 	g.Expect(info.GetOperations()[0].GetOutputs()).To(BeEmpty())
 }
 
@@ -292,9 +292,9 @@ func TestTextThatIsNotUTF8IsRefused(t *testing.T) {
 func TestFastWatchIsHeardSlowly(t *testing.T) {
 	g := NewWithT(t)
 	var sent atomic.Int64
-	agent := serve(t, &fakeAgent{watch: func(stream grpc.ServerStreamingServer[proto.Operation]) error {
+	agent := serve(t, &fakeAgent{watch: func(stream grpc.ServerStreamingServer[agentpb.Operation]) error {
 		for i := 0; ; i++ {
-			if err := stream.Send(&proto.Operation{State: proto.OperationState(1 + i%3), Message: strings.Repeat("m", 1<<10)}); err != nil {
+			if err := stream.Send(&agentpb.Operation{State: agentpb.OperationState(1 + i%3), Message: strings.Repeat("m", 1<<10)}); err != nil {
 				return err
 			}
 			sent.Add(1)
@@ -302,7 +302,7 @@ func TestFastWatchIsHeardSlowly(t *testing.T) {
 	}})
 	ctx, cancel := context.WithCancel(t.Context())
 	start, seen := time.Now(), 0
-	_, err := agent.WatchOperation(ctx, "a", func(*proto.Operation) {
+	_, err := agent.WatchOperation(ctx, "a", func(*agentpb.Operation) {
 		if seen++; seen == 40 {
 			cancel()
 		}

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // PushPlan delivers the compressed plan with this digest and size in bytes. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid
 // and ErrUnavailable. An error of content itself is wrapped unchanged.
 func (c *Client) PushPlan(ctx context.Context, digest string, size int64, content io.Reader) error {
-	header := &proto.PushPlanRequest{Message: &proto.PushPlanRequest_Header{Header: &proto.PlanHeader{Digest: digest, Size: size}}}
-	return push(ctx, "push plan", c.agent.PushPlan, header, "read the plan", content, func(chunk []byte) *proto.PushPlanRequest {
-		return &proto.PushPlanRequest{Message: &proto.PushPlanRequest_Chunk{Chunk: chunk}}
+	header := &agentpb.PushPlanRequest{Message: &agentpb.PushPlanRequest_Header{Header: &agentpb.PlanHeader{Digest: digest, Size: size}}}
+	return push(ctx, "push plan", c.agent.PushPlan, header, "read the plan", content, func(chunk []byte) *agentpb.PushPlanRequest {
+		return &agentpb.PushPlanRequest{Message: &agentpb.PushPlanRequest_Chunk{Chunk: chunk}}
 	})
 }
 
@@ -26,7 +26,7 @@ func (c *Client) GetPlan(ctx context.Context, id string, file, text io.Writer) e
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	options, refused := planAnswer.options()
-	stream, err := c.agent.GetPlan(ctx, &proto.GetPlanRequest{Id: id}, options...)
+	stream, err := c.agent.GetPlan(ctx, &agentpb.GetPlanRequest{Id: id}, options...)
 	if err != nil {
 		return wrap(ctx, what, err)
 	}
@@ -34,7 +34,7 @@ func (c *Client) GetPlan(ctx context.Context, id string, file, text io.Writer) e
 	if err != nil {
 		return failure(ctx, what, *refused, err)
 	}
-	if first.GetFileSize() < 0 || first.GetTextSize() < 0 || first.GetFileSize() > proto.MaxPlanSize || first.GetTextSize() > proto.MaxPlanText {
+	if first.GetFileSize() < 0 || first.GetTextSize() < 0 || first.GetFileSize() > agentpb.MaxPlanSize || first.GetTextSize() > agentpb.MaxPlanText {
 		return &Error{What: what, Message: "the plan has more bytes than a plan may have", Kind: ErrTooLarge}
 	}
 	left := first.GetFileSize() + first.GetTextSize()

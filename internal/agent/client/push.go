@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // chunkSize, in bytes, balances the number of messages against memory: gRPC may hold on to a few of them.
@@ -22,9 +22,9 @@ const pushTimeout = 10 * time.Minute
 // it, nothing is read from content. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid (an unusable archive) and ErrUnavailable.
 // An error of content itself is wrapped unchanged.
 func (c *Client) PushSource(ctx context.Context, digest string, size int64, content io.Reader) error {
-	header := &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Header{Header: &proto.SourceHeader{Digest: digest, Size: size}}}
-	return push(ctx, "push source "+digest, c.agent.PushSource, header, "read the artifact", content, func(chunk []byte) *proto.PushSourceRequest {
-		return &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Chunk{Chunk: chunk}}
+	header := &agentpb.PushSourceRequest{Message: &agentpb.PushSourceRequest_Header{Header: &agentpb.SourceHeader{Digest: digest, Size: size}}}
+	return push(ctx, "push source "+digest, c.agent.PushSource, header, "read the artifact", content, func(chunk []byte) *agentpb.PushSourceRequest {
+		return &agentpb.PushSourceRequest{Message: &agentpb.PushSourceRequest_Chunk{Chunk: chunk}}
 	})
 }
 
@@ -58,7 +58,7 @@ func (c *Client) FetchSource(ctx context.Context, digest, url string) error {
 	defer cancel()
 	what := "fetch source " + digest
 	options, refused := emptyAnswer.options()
-	_, err := c.agent.FetchSource(bounded, &proto.FetchSourceRequest{Digest: digest, Url: url}, options...)
+	_, err := c.agent.FetchSource(bounded, &agentpb.FetchSourceRequest{Digest: digest, Url: url}, options...)
 	return failure(ctx, what, *refused, err)
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/pulumi/pulumi/sdk/v3/go/common/tokens"
 	"github.com/pulumi/pulumi/sdk/v3/go/common/workspace"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // merge sets one value in a configuration file of project demo and returns the new file.
@@ -147,8 +147,8 @@ func TestEnvironmentsAreAddedToThoseOfTheSource(t *testing.T) {
 func TestNumbersInASecretObjectAreHiddenAsTheyAreWritten(t *testing.T) {
 	g := NewWithT(t)
 	var secrets []string
-	_, err := Resolve([]*proto.ConfigItem{
-		{Key: "a", Secret: true, Value: &proto.ConfigItem_Json{Json: `{"x": [1.50, "text", {"y": 12345678901234567890}]}`}},
+	_, err := Resolve([]*agentpb.ConfigItem{
+		{Key: "a", Secret: true, Value: &agentpb.ConfigItem_Json{Json: `{"x": [1.50, "text", {"y": 12345678901234567890}]}`}},
 	}, nil, "", func(values ...string) { secrets = append(secrets, values...) })
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(secrets).To(ContainElements("1.50", "text", "12345678901234567890"))

@@ -14,7 +14,7 @@ import (
 	"github.com/pulumi/pulumi/sdk/v3/go/common/resource"
 	"github.com/pulumi/pulumi/sdk/v3/go/common/resource/config"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/file"
 )
@@ -40,18 +40,18 @@ type Item struct {
 
 // Resolve returns the items of a request with their values. env is the environment of the operation. Paths of files are relative to dir.
 // Each value to hide is passed to hide, even if there is an error: secret values, and the parts of those that are JSON documents.
-func Resolve(items []*proto.ConfigItem, env map[string]string, dir string, hide func(...string)) (resolved []Item, err error) {
+func Resolve(items []*agentpb.ConfigItem, env map[string]string, dir string, hide func(...string)) (resolved []Item, err error) {
 	for _, item := range items {
 		one := Item{Key: item.GetKey(), Path: item.GetPath(), Secret: item.GetSecret(), JSON: item.GetParseJson()}
 		switch item.GetValue().(type) {
-		case *proto.ConfigItem_Json:
+		case *agentpb.ConfigItem_Json:
 			one.Value, one.JSON = item.GetJson(), true
-		case *proto.ConfigItem_FromEnv:
+		case *agentpb.ConfigItem_FromEnv:
 			var known bool
 			if one.Value, known = env[item.GetFromEnv()]; !known {
 				return nil, fmt.Errorf("config %s: there is no environment variable %s", one.Key, item.GetFromEnv())
 			}
-		case *proto.ConfigItem_FromFile:
+		case *agentpb.ConfigItem_FromFile:
 			if one.Value, err = ReadValue(dir, item.GetFromFile()); err != nil {
 				return nil, fmt.Errorf("config %s: cannot read %s: %w", one.Key, item.GetFromFile(), err)
 			}

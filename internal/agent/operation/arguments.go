@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 const (
@@ -19,14 +19,14 @@ const (
 )
 
 // commands are the command line of each kind of operation, with the flags that it always has.
-var commands = map[proto.OperationKind][]string{
-	proto.OperationKind_OPERATION_KIND_UP:      {"up", "--yes", "--skip-preview"},
-	proto.OperationKind_OPERATION_KIND_PREVIEW: {"preview"},
-	proto.OperationKind_OPERATION_KIND_REFRESH: {"refresh", "--yes", "--skip-preview"},
-	proto.OperationKind_OPERATION_KIND_DESTROY: {"destroy", "--yes", "--skip-preview"},
+var commands = map[agentpb.OperationKind][]string{
+	agentpb.OperationKind_OPERATION_KIND_UP:      {"up", "--yes", "--skip-preview"},
+	agentpb.OperationKind_OPERATION_KIND_PREVIEW: {"preview"},
+	agentpb.OperationKind_OPERATION_KIND_REFRESH: {"refresh", "--yes", "--skip-preview"},
+	agentpb.OperationKind_OPERATION_KIND_DESTROY: {"destroy", "--yes", "--skip-preview"},
 
-	proto.OperationKind_OPERATION_KIND_REFRESH_PREVIEW: {"refresh", "--preview-only"},
-	proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW: {"destroy", "--preview-only"},
+	agentpb.OperationKind_OPERATION_KIND_REFRESH_PREVIEW: {"refresh", "--preview-only"},
+	agentpb.OperationKind_OPERATION_KIND_DESTROY_PREVIEW: {"destroy", "--preview-only"},
 }
 
 // plannedUp includes the preview that the other commands skip: without the preview, pulumi changes some resources before it finds that
@@ -34,7 +34,7 @@ var commands = map[proto.OperationKind][]string{
 var plannedUp = []string{"up", "--yes"}
 
 // changesNothing reports whether operations of the kind only show what would change. Their commands need no --yes.
-func changesNothing(kind proto.OperationKind) bool {
+func changesNothing(kind agentpb.OperationKind) bool {
 	return !slices.Contains(commands[kind], "--yes")
 }
 

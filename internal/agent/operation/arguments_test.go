@@ -17,21 +17,21 @@ import (
 	"github.com/pulumi/pulumi/sdk/v3/go/auto/optrefresh"
 	"github.com/pulumi/pulumi/sdk/v3/go/auto/optup"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 )
 
 // The Automation API is the reference for how the CLI is called. It is not part of the agent, because it would double the agent's memory.
 
 const (
-	up      = proto.OperationKind_OPERATION_KIND_UP
-	preview = proto.OperationKind_OPERATION_KIND_PREVIEW
-	refresh = proto.OperationKind_OPERATION_KIND_REFRESH
-	destroy = proto.OperationKind_OPERATION_KIND_DESTROY
+	up      = agentpb.OperationKind_OPERATION_KIND_UP
+	preview = agentpb.OperationKind_OPERATION_KIND_PREVIEW
+	refresh = agentpb.OperationKind_OPERATION_KIND_REFRESH
+	destroy = agentpb.OperationKind_OPERATION_KIND_DESTROY
 )
 
 // everyOption has each option of a request by itself, and all of them together.
-var everyOption = map[string]*proto.OperationOptions{
+var everyOption = map[string]*agentpb.OperationOptions{
 	"none":              {},
 	"parallel":          {Parallel: 7},
 	"message":           {Message: "say \"hello\"\nin two lines"},
@@ -53,12 +53,12 @@ var everyOption = map[string]*proto.OperationOptions{
 
 func TestCLIGetsWhatTheAutomationAPIWouldPass(t *testing.T) {
 	for name, options := range everyOption {
-		for _, kind := range []proto.OperationKind{up, preview, refresh, destroy} {
+		for _, kind := range []agentpb.OperationKind{up, preview, refresh, destroy} {
 			for _, configFile := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/configFile=%t", kind, name, configFile), func(t *testing.T) {
 					g := NewWithT(t)
 					o := &operation{
-						request: &proto.StartOperationRequest{Kind: kind, Options: options},
+						request: &agentpb.StartOperationRequest{Kind: kind, Options: options},
 						stack:   &state.Stack{Name: "org/demo/dev", Short: "dev", Dir: "/home/stacks/x"},
 					}
 					if configFile {
@@ -76,7 +76,7 @@ func TestCLIGetsWhatTheAutomationAPIWouldPass(t *testing.T) {
 }
 
 func TestUnknownKindOfOperationIsNotRun(t *testing.T) {
-	o := &operation{request: &proto.StartOperationRequest{Kind: 99}, stack: &state.Stack{}}
+	o := &operation{request: &agentpb.StartOperationRequest{Kind: 99}, stack: &state.Stack{}}
 	_, err := o.arguments()
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("there is no operation 99")))
 }

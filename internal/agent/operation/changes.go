@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 	"github.com/stack-controller/stack-controller/internal/steps"
 	"github.com/stack-controller/stack-controller/internal/urn"
@@ -14,7 +14,7 @@ import (
 // changeList lists what a preview of any kind would change, for people and programs: the resources, and which of their properties, but
 // never a value. It is bounded, and counts what does not fit.
 type changeList struct {
-	list    []*proto.ResourceChange
+	list    []*agentpb.ResourceChange
 	size    int
 	omitted int64
 	// digest is that of the next step, for a plan; empty without a plan.
@@ -28,7 +28,7 @@ func (c *changeList) add(event *stepEvent, shown func(text string, size int) str
 	if isNoChange(step.Op, step.Type, step.URN, event.parent()) {
 		return
 	}
-	change := &proto.ResourceChange{Operation: plaintext.Cut(step.Op, proto.MaxChangeKind), Urn: plaintext.Cut(step.URN, proto.MaxURN)}
+	change := &agentpb.ResourceChange{Operation: plaintext.Cut(step.Op, agentpb.MaxChangeKind), Urn: plaintext.Cut(step.URN, agentpb.MaxURN)}
 	paths := step.Diffs
 	if len(step.DetailedDiff) > 0 {
 		paths = slices.Sorted(maps.Keys(step.DetailedDiff))
@@ -42,7 +42,7 @@ func (c *changeList) add(event *stepEvent, shown func(text string, size int) str
 	for _, path := range slices.Concat(change.Paths, change.ReplacePaths) {
 		size += len(path)
 	}
-	if len(c.list) >= proto.MaxChanges || c.size+size > proto.MaxChangesSize || len(step.URN) > proto.MaxURN {
+	if len(c.list) >= agentpb.MaxChanges || c.size+size > agentpb.MaxChangesSize || len(step.URN) > agentpb.MaxURN {
 		c.omitted++
 		return
 	}
@@ -66,8 +66,8 @@ func hasNameOfDefault(resource string) bool {
 }
 
 func shownPaths(paths []string, shown func(string, int) string) (list []string) {
-	for _, path := range paths[:min(len(paths), proto.MaxChangePaths)] {
-		list = append(list, shown(path, proto.MaxChangePath))
+	for _, path := range paths[:min(len(paths), agentpb.MaxChangePaths)] {
+		list = append(list, shown(path, agentpb.MaxChangePath))
 	}
 	return list
 }

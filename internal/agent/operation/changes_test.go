@@ -7,22 +7,22 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const (
-	refreshPreview = proto.OperationKind_OPERATION_KIND_REFRESH_PREVIEW
-	destroyPreview = proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW
+	refreshPreview = agentpb.OperationKind_OPERATION_KIND_REFRESH_PREVIEW
+	destroyPreview = agentpb.OperationKind_OPERATION_KIND_DESTROY_PREVIEW
 )
 
 // fromState makes the operation use the state alone, without the program.
-func fromState(request *proto.StartOperationRequest) {
-	request.Source = &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "demo", Runtime: "yaml"}}
+func fromState(request *agentpb.StartOperationRequest) {
+	request.Source = &agentpb.StartOperationRequest_Project{Project: &agentpb.ProjectSource{Name: "demo", Runtime: "yaml"}}
 }
 
 // changesOf lists the changes without their URNs, which all have the same beginning.
-func (f *fixture) changesOf(operation *proto.Operation) (changes []string) {
+func (f *fixture) changesOf(operation *agentpb.Operation) (changes []string) {
 	f.t.Helper()
 	f.Expect(operation.GetOmittedChanges()).To(BeZero())
 	for _, change := range operation.GetChanges() {
@@ -62,7 +62,7 @@ func TestRefreshPreviewListsDriftAndChangesNothing(t *testing.T) {
 	f.Expect(f.checkpoint()).To(Equal(before))
 	f.Expect(operation.GetOutputs()).To(BeEmpty())
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("refresh --preview-only"), HavePrefix("refresh --preview-only")), "nothing is prepared for it")
-	f.fail(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, refreshPreview, fromState, func(request *proto.StartOperationRequest) {
+	f.fail(agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, refreshPreview, fromState, func(request *agentpb.StartOperationRequest) {
 		request.Stack, request.CreateStack = "other", false
 	})
 }
@@ -71,7 +71,7 @@ func TestDestroyPreviewListsWhatWouldGoAndDestroysNothing(t *testing.T) {
 	f, dir := filesFixture(t, 2)
 	f.succeed(up)
 	before := f.checkpoint()
-	operation := f.succeed(destroyPreview, fromState, func(request *proto.StartOperationRequest) { request.Options.Remove = true })
+	operation := f.succeed(destroyPreview, fromState, func(request *agentpb.StartOperationRequest) { request.Options.Remove = true })
 	f.Expect(f.changesOf(operation)).To(ConsistOf("delete file0", "delete file1"))
 	f.Expect(f.checkpoint()).To(Equal(before))
 	f.Expect(filepath.Join(dir, "file0")).To(BeAnExistingFile())
@@ -79,8 +79,8 @@ func TestDestroyPreviewListsWhatWouldGoAndDestroysNothing(t *testing.T) {
 
 func TestOfManyChangesSomeAreListedAndAllAreCounted(t *testing.T) {
 	suite.Long(t, "many resources; see TestPreviewListsWhatWouldChange")
-	f, _ := filesFixture(t, proto.MaxChanges+5)
+	f, _ := filesFixture(t, agentpb.MaxChanges+5)
 	operation := f.succeed(preview)
-	f.Expect(operation.GetChanges()).To(HaveLen(proto.MaxChanges))
+	f.Expect(operation.GetChanges()).To(HaveLen(agentpb.MaxChanges))
 	f.Expect(operation.GetOmittedChanges()).To(BeEquivalentTo(5))
 }

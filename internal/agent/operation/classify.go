@@ -4,22 +4,22 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 // exitReasons are the exit codes that say why the CLI failed. They exist from 3.227 on; for older versions only the text says why.
-var exitReasons = map[int]proto.FailureReason{
-	3: proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-	6: proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
-	7: proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES,
+var exitReasons = map[int]agentpb.FailureReason{
+	3: agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+	6: agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
+	7: agentpb.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES,
 }
 
 // cause recognises a failure by what the CLI printed.
 type cause struct {
-	reason  proto.FailureReason
+	reason  agentpb.FailureReason
 	pattern *regexp.Regexp
 	// early restricts the pattern to failures before the engine was at work: later, a program may have printed the same words.
 	early bool
@@ -29,17 +29,17 @@ type cause struct {
 
 // causes are tried in their order.
 var causes = []cause{
-	{proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED, refusedLayout, true, false},
-	{proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, regexp.MustCompile(
+	{agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED, refusedLayout, true, false},
+	{agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, regexp.MustCompile(
 		state.LockedText + `|\[409\] Conflict: Another update is currently in progress`), true, false},
-	{proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, regexp.MustCompile(
+	{agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, regexp.MustCompile(
 		`no stack named '[^']*' found`), true, false},
-	{proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, regexp.MustCompile(
+	{agentpb.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, regexp.MustCompile(
 		`no changes were expected but changes`), false, false},
-	{proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, regexp.MustCompile(
+	{agentpb.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, regexp.MustCompile(
 		`passphrase must be set|incorrect passphrase|secrets (?:manager|provider)|unable to read PULUMI_CONFIG_PASSPHRASE_FILE|` +
 			`failed to (?:en|de)crypt|decrypting secret value|message authentication failed`), true, false},
-	{proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED, regexp.MustCompile(
+	{agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED, regexp.MustCompile(
 		`PULUMI_ACCESS_TOKEN must be set|invalid access token|No credentials provided or are invalid|\[401\] Unauthorized|\[403\] |` +
 			// S3 and compatible services; the code is that of any bucket.
 			`AccessDenied|\(code=PermissionDenied\)|[Ss]tatus ?[Cc]ode: 40[13]\b|NoCredentialProviders|failed to refresh cached credentials|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|` +
@@ -49,13 +49,13 @@ var causes = []cause{
 			`Options\.AccountName is required|azblob\.NewSharedKeyCredential|AuthenticationFailed|AuthorizationFailure|` +
 			// PostgreSQL.
 			`pq: password authentication failed|pq: no pg_hba\.conf entry`), true, false},
-	{proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, regexp.MustCompile(
+	{agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, regexp.MustCompile(
 		`no Pulumi\.yaml project file found|could not (?:load|read|unmarshal) '?[^\n]*Pulumi\.(?:yaml|yml|json)|failed to load (?:project|language plugin)|` +
 			`could not validate '[^']*Pulumi\.|(?:load|no) language plugin|does not satisfy the version range|failed to discover plugin requirements`), false, false},
 	// A Pulumi YAML program downloads its plugins while it runs.
-	{proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, regexp.MustCompile(
+	{agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, regexp.MustCompile(
 		`Could not automatically download and install \w+ plugin|failed to download plugin`), false, true},
-	{proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, regexp.MustCompile(
+	{agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, regexp.MustCompile(
 		`validating stack config|is missing configuration value|with configuration key '[^']*' must be|could not decrypt configuration|` +
 			`does not support environments|Missing required configuration variable|loading stack config|invalid configuration key|` +
 			`could not parse [^\n]* as a configuration key|[Uu]nable to (?:read|load) config`), false, false},
@@ -68,7 +68,7 @@ func classify(res cli.Result, sum *summary) *failure {
 	if len(sum.policies) > 0 && len(explanations(printed, sum)) == 0 {
 		return policyFailure(sum)
 	}
-	f := &failure{reason: proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, message: errorText(printed, sum)}
+	f := &failure{reason: agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, message: errorText(printed, sum)}
 	if reason, told := exitReasons[res.Code]; told {
 		f.reason = reason
 		return f
@@ -84,9 +84,9 @@ func classify(res cli.Result, sum *summary) *failure {
 		}
 	}
 	switch f.reason {
-	case proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT:
+	case agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT:
 		f.holders = state.ParseLocks(printed)
-	case proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED:
+	case agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED:
 		f.message = oldLayout
 	}
 	return f
@@ -94,9 +94,9 @@ func classify(res cli.Result, sum *summary) *failure {
 
 // classifyAs returns why a command of the CLI failed. The message begins with the argument what. The reason is the argument otherwise,
 // unless the CLI gives a more specific one.
-func classifyAs(res cli.Result, otherwise proto.FailureReason, what string) *failure {
+func classifyAs(res cli.Result, otherwise agentpb.FailureReason, what string) *failure {
 	f := classify(res, &summary{})
-	if f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_FAILED {
+	if f.reason == agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED {
 		f.reason = otherwise
 	}
 	f.message = what + ": " + f.message

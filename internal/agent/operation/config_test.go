@@ -8,7 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -40,11 +40,11 @@ func TestConfigurationReachesTheProgram(t *testing.T) {
 	operation := f.run(up, withEnv("REGION", "eu-1", false), withConfig(
 		text("text", "00123"),
 		object("demo:number", "1.10"),
-		&proto.ConfigItem{Key: "items.old.b[0]", Path: true, Value: &proto.ConfigItem_Text{Text: "42"}},
-		&proto.ConfigItem{Key: `items["a.b"].x[0]`, Path: true, Value: &proto.ConfigItem_Json{Json: `2.50`}},
-		&proto.ConfigItem{Key: `items["a.b"].x[1]`, Path: true, Value: &proto.ConfigItem_Json{Json: `null`}},
-		&proto.ConfigItem{Key: "fromEnv", Value: &proto.ConfigItem_FromEnv{FromEnv: "REGION"}},
-		&proto.ConfigItem{Key: "fromFile", ParseJson: true, Value: &proto.ConfigItem_FromFile{FromFile: "data.json"}},
+		&agentpb.ConfigItem{Key: "items.old.b[0]", Path: true, Value: &agentpb.ConfigItem_Text{Text: "42"}},
+		&agentpb.ConfigItem{Key: `items["a.b"].x[0]`, Path: true, Value: &agentpb.ConfigItem_Json{Json: `2.50`}},
+		&agentpb.ConfigItem{Key: `items["a.b"].x[1]`, Path: true, Value: &agentpb.ConfigItem_Json{Json: `null`}},
+		&agentpb.ConfigItem{Key: "fromEnv", Value: &agentpb.ConfigItem_FromEnv{FromEnv: "REGION"}},
+		&agentpb.ConfigItem{Key: "fromFile", ParseJson: true, Value: &agentpb.ConfigItem_FromFile{FromFile: "data.json"}},
 	))
 	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
 	outputs := map[string]string{}
@@ -73,25 +73,25 @@ func TestUnusableConfigurationIsReported(t *testing.T) {
 	f.write("Pulumi.yaml", secretProgram)
 	f.write("large.txt", strings.Repeat("x", 1<<20+1))
 	f.Expect(os.Mkdir(filepath.Join(f.project, "directory"), 0o755)).To(Succeed())
-	file := func(name string) *proto.ConfigItem {
-		return &proto.ConfigItem{Key: "a", Value: &proto.ConfigItem_FromFile{FromFile: name}}
+	file := func(name string) *agentpb.ConfigItem {
+		return &agentpb.ConfigItem{Key: "a", Value: &agentpb.ConfigItem_FromFile{FromFile: name}}
 	}
 	for _, test := range []struct {
 		name    string
-		item    *proto.ConfigItem
+		item    *agentpb.ConfigItem
 		message string
 		cli     bool
 	}{
 		{"too many colons", text("a:b:c:d", "x"), "could not parse a:b:c:d", false},
-		{"an open bracket", &proto.ConfigItem{Key: "a[", Path: true}, "config a[", false},
-		{"an index out of range", &proto.ConfigItem{Key: "a[100000000]", Path: true}, "[100000000] is out of range", false},
+		{"an open bracket", &agentpb.ConfigItem{Key: "a[", Path: true}, "config a[", false},
+		{"an index out of range", &agentpb.ConfigItem{Key: "a[100000000]", Path: true}, "[100000000] is out of range", false},
 		{"no JSON", object("a", `{"canary-value`), "config a: the value is not valid JSON", false},
-		{"an object at a path", &proto.ConfigItem{Key: "a.b", Path: true, Value: &proto.ConfigItem_Json{Json: `{"c": 1}`}}, "cannot be set at a path", false},
+		{"an object at a path", &agentpb.ConfigItem{Key: "a.b", Path: true, Value: &agentpb.ConfigItem_Json{Json: `{"c": 1}`}}, "cannot be set at a path", false},
 		{"an empty key", text("", "x"), "the key is empty", false},
-		{"a key of white space in a path", &proto.ConfigItem{Key: "[\"\"]", Path: true}, "does not begin with a name", false},
+		{"a key of white space in a path", &agentpb.ConfigItem{Key: "[\"\"]", Path: true}, "does not begin with a name", false},
 		{"a number out of range", object("a", `{"b": 1e400}`), "config a: a number in the value is out of range", false},
 		{"what looks encrypted", object("a", `{"secure": "x"}`), "stands for an encrypted value", false},
-		{"a missing variable", &proto.ConfigItem{Key: "a", Value: &proto.ConfigItem_FromEnv{FromEnv: "NONE"}}, "config a: there is no environment variable NONE", false},
+		{"a missing variable", &agentpb.ConfigItem{Key: "a", Value: &agentpb.ConfigItem_FromEnv{FromEnv: "NONE"}}, "config a: there is no environment variable NONE", false},
 		{"a missing file", file("none.txt"), "config a: cannot read none.txt: no such file or directory", false},
 		{"a large file", file("large.txt"), "config a: cannot read large.txt: too large", false},
 		{"a directory", file("directory"), "config a: cannot read directory: not a regular file", false},
@@ -99,7 +99,7 @@ func TestUnusableConfigurationIsReported(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := &fixture{WithT: NewWithT(t), t: t, runner: f.runner, home: f.home, state: f.state, project: f.project, commands: f.commands, logged: f.logged}
-			operation := f.fail(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, up, withConfig(test.item))
+			operation := f.fail(agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, up, withConfig(test.item))
 			f.Expect(operation.GetMessage()).To(ContainSubstring(test.message))
 			f.Expect(len(f.processes()) > 0).To(Equal(test.cli))
 			f.expectNoCanary(operation)
@@ -110,17 +110,19 @@ func TestUnusableConfigurationIsReported(t *testing.T) {
 func TestMissingConfigurationIsReported(t *testing.T) {
 	f := newCreated(t)
 	f.write("Pulumi.yaml", secretProgram)
-	operation := f.fail(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, up)
+	operation := f.fail(agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, up)
 	f.Expect(operation.GetMessage()).To(ContainSubstring("password"))
 }
 
 func TestEnvironmentsAreRefusedByABackendWithoutThem(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
-	operation := f.run(up, func(request *proto.StartOperationRequest) { request.Environments = []string{"team/base", "team/prod"} })
+	operation := f.run(up, func(request *agentpb.StartOperationRequest) {
+		request.Environments = []string{"team/base", "team/prod"}
+	})
 	f.Expect(f.readAll(filepath.Join(f.home, ".automation"), "Pulumi.dev.yaml")).To(ContainSubstring("environment:\n  - team/base\n  - team/prod\n"))
 	f.Expect(operation.GetState()).To(Equal(failed))
-	f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID), operation.GetMessage())
+	f.Expect(operation.GetFailure()).To(Equal(agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID), operation.GetMessage())
 }
 
 func TestSecretObjectIsHiddenInAllItsParts(t *testing.T) {
@@ -136,7 +138,7 @@ outputs:
   content:
     fn::readFile: /nonexistent/canary-value-9
 `)
-	item := &proto.ConfigItem{Key: "login", Secret: true, Value: &proto.ConfigItem_Json{Json: `{"user": "me", "password": "canary-value-9"}`}}
+	item := &agentpb.ConfigItem{Key: "login", Secret: true, Value: &agentpb.ConfigItem_Json{Json: `{"user": "me", "password": "canary-value-9"}`}}
 	operation := f.run(up, withConfig(item))
 	f.Expect(operation.GetState()).To(Equal(failed))
 	f.Expect(operation.GetMessage()).To(ContainSubstring("/nonexistent/[secret]"))
@@ -146,11 +148,11 @@ outputs:
 func TestKeysThatAreTheSameAreRefusedWithBothNamed(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
-	path := func(key string) *proto.ConfigItem {
-		return &proto.ConfigItem{Key: key, Path: true, Value: &proto.ConfigItem_Text{Text: "canary-value"}}
+	path := func(key string) *agentpb.ConfigItem {
+		return &agentpb.ConfigItem{Key: key, Path: true, Value: &agentpb.ConfigItem_Text{Text: "canary-value"}}
 	}
 	for _, test := range []struct {
-		one, other *proto.ConfigItem
+		one, other *agentpb.ConfigItem
 		message    string
 	}{
 		{text("foo", "canary-value"), secret("demo:foo", "canary-value"), "config foo and config demo:foo are the same key, demo:foo: set it once"},
@@ -158,7 +160,7 @@ func TestKeysThatAreTheSameAreRefusedWithBothNamed(t *testing.T) {
 		{path("foo.a"), path(`demo:foo["a"]`), `config foo.a and config demo:foo["a"] are the same key`},
 		{path("foo"), text("foo", "x"), "config foo and config foo are the same key"},
 	} {
-		operation := f.fail(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, up, withConfig(test.one, text("other:foo", "fine"), test.other))
+		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, up, withConfig(test.one, text("other:foo", "fine"), test.other))
 		f.Expect(operation.GetMessage()).To(ContainSubstring(test.message))
 		f.expectNoCanary(operation)
 	}
@@ -202,8 +204,8 @@ func TestNumbersStayAsTheyAreWrittenUntilPulumiReadsThem(t *testing.T) {
 func TestOneValueDoesNotDependOnWhatTheOthersAre(t *testing.T) {
 	f := newCreated(t)
 	f.write("Pulumi.yaml", simpleProgram)
-	plain := []*proto.ConfigItem{
-		{Key: "a.b", Path: true, Value: &proto.ConfigItem_Text{Text: "1"}}, text("c.d", "1"), text("Odd Key/%[0]", "x"), text("aws:region", "eu"), text("ünï", "x"),
+	plain := []*agentpb.ConfigItem{
+		{Key: "a.b", Path: true, Value: &agentpb.ConfigItem_Text{Text: "1"}}, text("c.d", "1"), text("Odd Key/%[0]", "x"), text("aws:region", "eu"), text("ünï", "x"),
 	}
 	f.succeed(up, withConfig(plain...))
 	alone := f.readAll(filepath.Join(f.home, ".automation"), "Pulumi.dev.yaml")
@@ -240,7 +242,7 @@ func TestConfigurationFileOfTheSourceIsReadWithCare(t *testing.T) {
 		"malformed": "config: [", "a list": "- x\n", "config is no mapping": "config: 1\n", "huge": strings.Repeat("# x\n", 5<<20),
 	} {
 		f.write("Pulumi.dev.yaml", content)
-		t.Log(name, f.fail(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, up, withConfig(text("a", "1"))).GetMessage())
+		t.Log(name, f.fail(agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, up, withConfig(text("a", "1"))).GetMessage())
 	}
 }
 
@@ -254,7 +256,7 @@ func TestConfigurationFileThatIsALeftOutLinkStopsTheOperation(t *testing.T) {
 		paths := f.paths()
 		paths.LeftOut = []string{filepath.Join(f.project, "README.md"), filepath.Join(f.project, link)}
 		operation := f.runner.Run(t.Context(), f.request(up), paths, nil)
-		f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID), operation.GetMessage())
+		f.Expect(operation.GetFailure()).To(Equal(agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID), operation.GetMessage())
 		f.Expect(operation.GetMessage()).To(ContainSubstring("because \"" + link + "\" is a symbolic link that was left out"))
 	}
 }

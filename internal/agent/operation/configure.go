@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/config"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
@@ -103,5 +103,5 @@ func (o *operation) encryptByCLI(ctx context.Context, item config.Item) error {
 		args = append(args, "--raw")
 	}
 	return o.must(ctx, cli.Invocation{Args: append(args, "--", item.Key), Stdin: strings.NewReader(item.Value)},
-		proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, "config "+item.Key)
+		agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, "config "+item.Key)
 }

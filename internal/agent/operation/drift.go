@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // Drift is what a refresh would change in the state, because somebody changed or removed a resource outside of pulumi. An operation with a
@@ -17,7 +17,7 @@ import (
 func (o *operation) expectsNoDrift() bool {
 	options, kind := o.request.GetOptions(), o.kind()
 	return options.GetRefresh() && options.GetExpectNoRefreshChanges() &&
-		(kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_PREVIEW)
+		(kind == agentpb.OperationKind_OPERATION_KIND_UP || kind == agentpb.OperationKind_OPERATION_KIND_PREVIEW)
 }
 
 // checkDrift returns an error if the operation expects no drift and there is some. A stack that does not exist has none.
@@ -25,15 +25,15 @@ func (o *operation) checkDrift(ctx context.Context) error {
 	if !o.expectsNoDrift() {
 		return nil
 	}
-	o.report.update(func(op *proto.Operation) { op.Message = "looking for changes that were made outside of pulumi" })
+	o.report.update(func(op *agentpb.Operation) { op.Message = "looking for changes that were made outside of pulumi" })
 	sum, _, err := o.command(ctx, o.driftArguments(), false, nil)
 	f, known := errors.AsType[*failure](err)
 	switch {
 	case !known:
 		return err
-	case f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND:
+	case f.reason == agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND:
 		return nil
-	case f.reason == proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES:
+	case f.reason == agentpb.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES:
 		f.message = describeUnexpectedChanges(sum)
 	default:
 		f.message = "cannot look for changes that were made outside of pulumi: " + f.message

@@ -9,13 +9,13 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // expectsNoDrift asks for a refresh that must find nothing.
-func expectsNoDrift(request *proto.StartOperationRequest) {
+func expectsNoDrift(request *agentpb.StartOperationRequest) {
 	request.Options.Refresh, request.Options.ExpectNoRefreshChanges = true, true
 }
 
@@ -62,7 +62,7 @@ func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
 	f.succeed(up, expectsNoDrift)
 	f.processes()
 	urn := "urn:pulumi:dev::demo::test:index:Sleep::file0"
-	operation := f.succeed(up, expectsNoDrift, func(request *proto.StartOperationRequest) { request.Options.Target = []string{urn} })
+	operation := f.succeed(up, expectsNoDrift, func(request *agentpb.StartOperationRequest) { request.Options.Target = []string{urn} })
 	f.Expect(operation.GetResourceChanges()).NotTo(HaveKey("refresh"))
 	f.Expect(f.processes()).To(HaveExactElements(
 		And(HavePrefix("refresh --preview-only --expect-no-changes --stack dev "), ContainSubstring("--target="+urn)),
@@ -70,8 +70,8 @@ func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
 
 	f.Expect(os.WriteFile(file, []byte("theirs"), 0o600)).To(Succeed())
 	before := f.checkpoint()
-	for _, kind := range []proto.OperationKind{up, up, preview} {
-		operation = f.fail(proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, kind, expectsNoDrift)
+	for _, kind := range []agentpb.OperationKind{up, up, preview} {
+		operation = f.fail(agentpb.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, kind, expectsNoDrift)
 		f.Expect(operation.GetMessage()).To(And(ContainSubstring("update test:index:Sleep file0 (content)"), ContainSubstring("expectNoRefreshChanges")))
 		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("refresh --preview-only")))
 		f.Expect(f.checkpoint()).To(Equal(before))
@@ -79,10 +79,10 @@ func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
 	}
 
 	// Without a refresh no process looks for drift. To accept the drift is enough to go on.
-	f.succeed(up, func(request *proto.StartOperationRequest) { request.Options.ExpectNoRefreshChanges = true })
+	f.succeed(up, func(request *agentpb.StartOperationRequest) { request.Options.ExpectNoRefreshChanges = true })
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up ")))
 	f.Expect(content()).To(Equal("theirs"))
-	f.succeed(up, func(request *proto.StartOperationRequest) { request.Options.Refresh = true })
+	f.succeed(up, func(request *agentpb.StartOperationRequest) { request.Options.Refresh = true })
 	f.Expect(content()).To(Equal("ours"))
 	f.succeed(up, expectsNoDrift)
 }
@@ -103,7 +103,7 @@ func TestOfMuchDriftOnlySomeIsNamed(t *testing.T) {
 	for i := range 8 {
 		f.Expect(os.Remove(filepath.Join(dir, fmt.Sprintf("file%d", i)))).To(Succeed())
 	}
-	operation := f.fail(proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, up, expectsNoDrift)
+	operation := f.fail(agentpb.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, up, expectsNoDrift)
 	f.Expect(strings.Count(operation.GetMessage(), "delete test:index:Sleep file")).To(Equal(5), operation.GetMessage())
 	f.Expect(operation.GetMessage()).To(ContainSubstring(" and 3 more. Nothing was changed"))
 }

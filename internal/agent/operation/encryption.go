@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/config"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 	"github.com/stack-controller/stack-controller/internal/file"
 )
@@ -49,7 +49,7 @@ func (o *operation) encryption(ctx context.Context, fromSource config.Settings) 
 // newEncryption creates the stack, which does not exist, and returns how its secret values are encrypted.
 func (o *operation) newEncryption(ctx context.Context) (settings config.Settings, encrypter config.Encrypter, err error) {
 	if !o.request.GetCreateStack() {
-		return settings, nil, failed(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, "no stack named '%s' found", o.stack.Name)
+		return settings, nil, failed(agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, "no stack named '%s' found", o.stack.Name)
 	}
 	if !o.wantsPassphrase() {
 		if err := o.createStack(ctx); err != nil {
@@ -174,7 +174,7 @@ func (o *operation) applySecretsProvider(ctx context.Context, fromSource config.
 // to the state, which must not change between the preview and the operation that carries out the plan.
 func (o *operation) writesState() bool {
 	kind := o.kind()
-	return kind == proto.OperationKind_OPERATION_KIND_PREVIEW && o.savesPlan() || kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_REFRESH
+	return kind == agentpb.OperationKind_OPERATION_KIND_PREVIEW && o.savesPlan() || kind == agentpb.OperationKind_OPERATION_KIND_UP || kind == agentpb.OperationKind_OPERATION_KIND_REFRESH
 }
 
 // provides reports whether the settings, whose provider is of that kind, are those of the wanted provider.
@@ -192,7 +192,7 @@ func (o *operation) provides(wanted, kind string, settings config.Settings) bool
 // attempt that is cut off leaves nothing behind: the state names the provider in force, and is replaced as a whole.
 func (o *operation) changeSecretsProvider(ctx context.Context, current config.Settings, wanted string) error {
 	o.log.Info("changing the secrets provider", "from", current.Provider(), "to", wanted)
-	o.report.update(func(op *proto.Operation) { op.Message = "changing the secrets provider" })
+	o.report.update(func(op *agentpb.Operation) { op.Message = "changing the secrets provider" })
 	dir, err := o.stack.Scratch(current)
 	if err != nil {
 		return fmt.Errorf("prepare the change of the secrets provider: %w", err)
@@ -200,11 +200,11 @@ func (o *operation) changeSecretsProvider(ctx context.Context, current config.Se
 	defer os.RemoveAll(dir)
 	change := func() error {
 		args := []string{"stack", "change-secrets-provider", "--stack", o.stack.Name, "--", wanted}
-		return o.mustChange(ctx, cli.Invocation{Args: args, Dir: dir}, proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER,
+		return o.mustChange(ctx, cli.Invocation{Args: args, Dir: dir}, agentpb.FailureReason_FAILURE_REASON_SECRETS_PROVIDER,
 			fmt.Sprintf("cannot change the secrets provider of stack %s to %s", o.stack.Name, wanted))
 	}
 	err = change()
-	if f, ok := errors.AsType[*failure](err); ok && f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && o.releaseLock(ctx, f.holders) {
+	if f, ok := errors.AsType[*failure](err); ok && f.reason == agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && o.releaseLock(ctx, f.holders) {
 		err = change()
 	}
 	if err != nil {

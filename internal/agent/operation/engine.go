@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
@@ -37,12 +37,12 @@ func (o *operation) runEngine(ctx context.Context) (*summary, error) {
 			return nil, err
 		}
 		switch {
-		case f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND && o.request.GetCreateStack() && !created && !o.carriesOutPlan():
+		case f.reason == agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND && o.request.GetCreateStack() && !created && !o.carriesOutPlan():
 			created = true
 			if err := o.createStack(ctx); err != nil {
 				return nil, err
 			}
-		case f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !released:
+		case f.reason == agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !released:
 			released = true
 			if !o.releaseLock(ctx, f.holders) {
 				return nil, f
@@ -76,7 +76,7 @@ func (o *operation) update(ctx context.Context) (*summary, error) {
 	}
 	o.noteProblems(sum)
 	if !changes {
-		o.report.update(func(op *proto.Operation) { op.Changes, op.OmittedChanges = sum.planned.list, sum.planned.omitted })
+		o.report.update(func(op *agentpb.Operation) { op.Changes, op.OmittedChanges = sum.planned.list, sum.planned.omitted })
 	}
 	return sum, nil
 }
@@ -138,7 +138,7 @@ func (o *operation) record(inv *cli.Invocation) {
 		if res.BySignal() || res.Terminated || panicked.MatchString(res.Stderr) || goPanicked.MatchString(res.Stderr) {
 			return
 		}
-		o.stack.Ended(pid, res.Code == 0 || classify(res, &summary{}).reason == proto.FailureReason_FAILURE_REASON_UPDATE_FAILED)
+		o.stack.Ended(pid, res.Code == 0 || classify(res, &summary{}).reason == agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED)
 	}
 }
 
@@ -154,7 +154,7 @@ func (o *operation) cancelGrace() time.Duration {
 func (o *operation) showProgress(sum *summary) {
 	text := plaintext.Cut(o.redactor.String(progressText(sum.changes, sum.current)), maxMessage)
 	changes := maps.Clone(sum.changes)
-	o.report.update(func(op *proto.Operation) { op.ResourceChanges, op.Message = changes, text })
+	o.report.update(func(op *agentpb.Operation) { op.ResourceChanges, op.Message = changes, text })
 }
 
 // noteProblems keeps what pulumi complained about although it succeeded: a YAML program goes on after an error in an expression that
@@ -168,9 +168,9 @@ func (o *operation) noteProblems(sum *summary) {
 	}
 	var warnings []string
 	for _, warning := range sum.warnings {
-		warnings = append(warnings, plaintext.Cut(o.readable(warning), proto.MaxWarning))
+		warnings = append(warnings, plaintext.Cut(o.readable(warning), agentpb.MaxWarning))
 	}
-	o.report.update(func(op *proto.Operation) { op.Warnings = warnings })
+	o.report.update(func(op *agentpb.Operation) { op.Warnings = warnings })
 }
 
 // permalinkMarks are the texts that the CLI prints before the address of the update in Pulumi Cloud.
@@ -179,7 +179,9 @@ var permalinkMarks = []string{"View Live: ", "View in Browser (Ctrl+O): ", "View
 func (o *operation) findPermalink(line string) {
 	for _, mark := range permalinkMarks {
 		if _, link, ok := strings.Cut(line, mark); ok && strings.HasPrefix(link, "http") {
-			o.report.update(func(op *proto.Operation) { op.Permalink = plaintext.Cut(strings.Fields(link)[0], proto.MaxPermalink) })
+			o.report.update(func(op *agentpb.Operation) {
+				op.Permalink = plaintext.Cut(strings.Fields(link)[0], agentpb.MaxPermalink)
+			})
 		}
 	}
 }
@@ -232,7 +234,7 @@ func (o *operation) helper(ctx context.Context, timeout time.Duration, inv cli.I
 
 // must is like helper, for a command that has to succeed. The error begins with the argument what. Its reason is the argument otherwise,
 // unless the CLI gives a more specific one.
-func (o *operation) must(ctx context.Context, inv cli.Invocation, otherwise proto.FailureReason, what string) error {
+func (o *operation) must(ctx context.Context, inv cli.Invocation, otherwise agentpb.FailureReason, what string) error {
 	res, err := o.helper(ctx, commandTimeout, inv)
 	if err != nil || res.Code == 0 {
 		return err
@@ -241,7 +243,7 @@ func (o *operation) must(ctx context.Context, inv cli.Invocation, otherwise prot
 }
 
 // mustChange is like must, for a command that changes the stack, and may leave something behind when it is killed.
-func (o *operation) mustChange(ctx context.Context, inv cli.Invocation, otherwise proto.FailureReason, what string) error {
+func (o *operation) mustChange(ctx context.Context, inv cli.Invocation, otherwise agentpb.FailureReason, what string) error {
 	o.record(&inv)
 	return o.must(ctx, inv, otherwise, what)
 }
@@ -277,7 +279,7 @@ func (o *operation) createExpectedStack(ctx context.Context) error {
 		return nil
 	}
 	err := o.createStack(ctx)
-	if f, failed := errors.AsType[*failure](err); failed && f.reason != proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED {
+	if f, failed := errors.AsType[*failure](err); failed && f.reason != agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED {
 		o.log.Info("the stack was not created, perhaps because it exists", "error", o.readable(err.Error()))
 		return nil
 	}
@@ -294,7 +296,7 @@ func (o *operation) createStack(ctx context.Context) error {
 		args = append(args, "--secrets-provider="+o.secretsProvider)
 	}
 	o.log.Info("creating the stack")
-	err := o.mustChange(ctx, cli.Invocation{Args: args}, proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, "cannot create the stack")
+	err := o.mustChange(ctx, cli.Invocation{Args: args}, agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, "cannot create the stack")
 	if err != nil {
 		return err
 	}
@@ -306,7 +308,7 @@ func (o *operation) createStack(ctx context.Context) error {
 }
 
 // releaseLock removes a lock that a killed process of this agent left, and reports whether it did.
-func (o *operation) releaseLock(ctx context.Context, holders []*proto.LockHolder) bool {
+func (o *operation) releaseLock(ctx context.Context, holders []*agentpb.LockHolder) bool {
 	if !o.stack.Abandoned(o.runner.host, holders) {
 		return false
 	}
@@ -330,14 +332,14 @@ func (o *operation) removeStack(ctx context.Context) error {
 	// Without the note, a second attempt would report that the stack is missing.
 	_ = o.stack.Note(state.Removal, "")
 	return o.mustChange(ctx, cli.Invocation{Args: []string{"stack", "rm", "--yes", "--preserve-config", "--stack", o.stack.Name}},
-		proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, "everything is destroyed, but the stack cannot be removed")
+		agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, "everything is destroyed, but the stack cannot be removed")
 }
 
 // removedBefore reports whether a destroy failed because an earlier destroy, which was cut off, had already removed the stack.
 func (o *operation) removedBefore(err error) bool {
 	f, ok := errors.AsType[*failure](err)
-	if !ok || f.reason != proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND ||
-		o.kind() != proto.OperationKind_OPERATION_KIND_DESTROY || o.stack == nil {
+	if !ok || f.reason != agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND ||
+		o.kind() != agentpb.OperationKind_OPERATION_KIND_DESTROY || o.stack == nil {
 		return false
 	}
 	_, removed := o.stack.Noted(state.Removal)

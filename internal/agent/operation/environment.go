@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/config"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // switches are set for every process.
@@ -84,7 +84,7 @@ func (r *Runner) baseEnvironment() cli.Environment {
 }
 
 // operationEnvironment adds the variables of the request to the base. ignored are the names of variables that were left out.
-func (r *Runner) operationEnvironment(request *proto.StartOperationRequest, user cli.Environment) (env cli.Environment, ignored []string) {
+func (r *Runner) operationEnvironment(request *agentpb.StartOperationRequest, user cli.Environment) (env cli.Environment, ignored []string) {
 	env = r.baseEnvironment()
 	for name, value := range request.GetCommitMetadata() {
 		if hasAnyPrefix(name, commitPrefixes) {
@@ -122,7 +122,7 @@ func userName() string {
 
 // resolveEnvironment returns the variables of the request with their values. Paths of files are relative to dir. secrets are the values to
 // hide, even when there is an error.
-func resolveEnvironment(variables []*proto.EnvironmentVariable, dir string) (env cli.Environment, secrets []string, err error) {
+func resolveEnvironment(variables []*agentpb.EnvironmentVariable, dir string) (env cli.Environment, secrets []string, err error) {
 	env = cli.Environment{}
 	for _, variable := range variables {
 		name := variable.GetName()
@@ -131,13 +131,13 @@ func resolveEnvironment(variables []*proto.EnvironmentVariable, dir string) (env
 		}
 		var value string
 		switch variable.GetValue().(type) {
-		case *proto.EnvironmentVariable_FromEnv:
+		case *agentpb.EnvironmentVariable_FromEnv:
 			found, ok := os.LookupEnv(variable.GetFromEnv())
 			if !ok {
 				return nil, secrets, fmt.Errorf("environment variable %s: the workspace has no variable %s", name, variable.GetFromEnv())
 			}
 			value = found
-		case *proto.EnvironmentVariable_FromFile:
+		case *agentpb.EnvironmentVariable_FromFile:
 			if value, err = config.ReadValue(dir, variable.GetFromFile()); err != nil {
 				return nil, secrets, fmt.Errorf("environment variable %s: cannot read %s: %w", name, variable.GetFromFile(), err)
 			}

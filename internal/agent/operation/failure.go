@@ -5,36 +5,36 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // failure is an error with the cause that the result names. Its message is for people and may contain secrets: it is
 // redacted when the result is made.
 type failure struct {
-	reason  proto.FailureReason
+	reason  agentpb.FailureReason
 	message string
 	// holders are the holders of the lock, if a lock caused the failure.
-	holders []*proto.LockHolder
+	holders []*agentpb.LockHolder
 }
 
 func (f *failure) Error() string {
 	return f.message
 }
 
-func failed(reason proto.FailureReason, format string, args ...any) *failure {
+func failed(reason agentpb.FailureReason, format string, args ...any) *failure {
 	return &failure{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
 func projectInvalid(format string, args ...any) *failure {
-	return failed(proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, format, args...)
+	return failed(agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, format, args...)
 }
 
 func configInvalid(format string, args ...any) *failure {
-	return failed(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, format, args...)
+	return failed(agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, format, args...)
 }
 
 func secretsProviderFailed(format string, args ...any) *failure {
-	return failed(proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, format, args...)
+	return failed(agentpb.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, format, args...)
 }
 
 // interrupted is the error of a CLI process that did not run to its end: it was asked to stop, or was ended from outside.
@@ -46,26 +46,26 @@ func (i interrupted) Error() string {
 
 // outcome returns the final state and, for a failure, its reason. If ctx shows that the operation was asked to end, any error is taken as a
 // consequence of that.
-func outcome(ctx context.Context, err error) (proto.OperationState, proto.FailureReason) {
-	const none = proto.FailureReason_FAILURE_REASON_UNSPECIFIED
+func outcome(ctx context.Context, err error) (agentpb.OperationState, agentpb.FailureReason) {
+	const none = agentpb.FailureReason_FAILURE_REASON_UNSPECIFIED
 	if err == nil {
-		return proto.OperationState_OPERATION_STATE_SUCCEEDED, none
+		return agentpb.OperationState_OPERATION_STATE_SUCCEEDED, none
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		switch {
 		case errors.Is(cause, ErrCancelled):
-			return proto.OperationState_OPERATION_STATE_CANCELLED, none
+			return agentpb.OperationState_OPERATION_STATE_CANCELLED, none
 		case errors.Is(cause, ErrTimeout), errors.Is(cause, context.DeadlineExceeded):
-			return proto.OperationState_OPERATION_STATE_FAILED, proto.FailureReason_FAILURE_REASON_TIMEOUT
+			return agentpb.OperationState_OPERATION_STATE_FAILED, agentpb.FailureReason_FAILURE_REASON_TIMEOUT
 		default:
-			return proto.OperationState_OPERATION_STATE_INTERRUPTED, none
+			return agentpb.OperationState_OPERATION_STATE_INTERRUPTED, none
 		}
 	}
 	if _, ended := errors.AsType[interrupted](err); ended {
-		return proto.OperationState_OPERATION_STATE_INTERRUPTED, none
+		return agentpb.OperationState_OPERATION_STATE_INTERRUPTED, none
 	}
 	if known, ok := errors.AsType[*failure](err); ok {
-		return proto.OperationState_OPERATION_STATE_FAILED, known.reason
+		return agentpb.OperationState_OPERATION_STATE_FAILED, known.reason
 	}
-	return proto.OperationState_OPERATION_STATE_FAILED, proto.FailureReason_FAILURE_REASON_UPDATE_FAILED
+	return agentpb.OperationState_OPERATION_STATE_FAILED, agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED
 }

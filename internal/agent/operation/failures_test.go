@@ -10,15 +10,15 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	agentproto "github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 )
 
 // recorded is how a process of the CLI ended.
 type recorded struct {
 	cli.Result
-	kind   agentproto.OperationKind
+	kind   agentpb.OperationKind
 	events []string
 }
 
@@ -35,16 +35,16 @@ func readRecorded(t *testing.T, path string) recorded {
 	if err != nil || !found {
 		t.Fatalf("%s has not the sections of a record: %v", path, err)
 	}
-	kind := agentproto.OperationKind_OPERATION_KIND_UP
+	kind := agentpb.OperationKind_OPERATION_KIND_UP
 	if strings.Contains(path, "plan-") {
-		kind = agentproto.OperationKind_OPERATION_KIND_PLANNED_UP
+		kind = agentpb.OperationKind_OPERATION_KIND_PLANNED_UP
 	}
 	return recorded{kind: kind, Code: number, Stderr: strings.TrimPrefix(stderr, "\n") + "\n", events: strings.Split(strings.TrimSpace(events), "\n")}
 }
 
 // failure is what an operation in /srv/project makes of the end of the process.
 func (r recorded) failure() (reason, message string) {
-	o := &operation{redactor: redact.New(), dir: "/srv/project", request: &agentproto.StartOperationRequest{Kind: r.kind}}
+	o := &operation{redactor: redact.New(), dir: "/srv/project", request: &agentpb.StartOperationRequest{Kind: r.kind}}
 	sum := &summary{redactor: o.redactor, withPreview: o.usesPlanFile()}
 	for _, event := range r.events {
 		sum.add([]byte(event))

@@ -19,22 +19,22 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 const (
-	up      = proto.OperationKind_OPERATION_KIND_UP
-	preview = proto.OperationKind_OPERATION_KIND_PREVIEW
-	refresh = proto.OperationKind_OPERATION_KIND_REFRESH
-	destroy = proto.OperationKind_OPERATION_KIND_DESTROY
+	up      = agentpb.OperationKind_OPERATION_KIND_UP
+	preview = agentpb.OperationKind_OPERATION_KIND_PREVIEW
+	refresh = agentpb.OperationKind_OPERATION_KIND_REFRESH
+	destroy = agentpb.OperationKind_OPERATION_KIND_DESTROY
 
-	succeeded   = proto.OperationState_OPERATION_STATE_SUCCEEDED
-	failed      = proto.OperationState_OPERATION_STATE_FAILED
-	cancelled   = proto.OperationState_OPERATION_STATE_CANCELLED
-	interrupted = proto.OperationState_OPERATION_STATE_INTERRUPTED
+	succeeded   = agentpb.OperationState_OPERATION_STATE_SUCCEEDED
+	failed      = agentpb.OperationState_OPERATION_STATE_FAILED
+	cancelled   = agentpb.OperationState_OPERATION_STATE_CANCELLED
+	interrupted = agentpb.OperationState_OPERATION_STATE_INTERRUPTED
 )
 
 // passphrase is the passphrase of every stack in these tests; it must not show anywhere.
@@ -206,12 +206,12 @@ func (f *fixture) write(name, content string) {
 }
 
 // request is a request for stack dev, created when it is missing, with the backend and the passphrase of the fixture.
-func (f *fixture) request(kind proto.OperationKind, change ...func(*proto.StartOperationRequest)) *proto.StartOperationRequest {
-	request := &proto.StartOperationRequest{
+func (f *fixture) request(kind agentpb.OperationKind, change ...func(*agentpb.StartOperationRequest)) *agentpb.StartOperationRequest {
+	request := &agentpb.StartOperationRequest{
 		Id: "test", Kind: kind, Stack: "dev", CreateStack: true,
-		Source:  &proto.StartOperationRequest_Local{Local: &proto.LocalSource{}},
-		Options: &proto.OperationOptions{},
-		Env: []*proto.EnvironmentVariable{
+		Source:  &agentpb.StartOperationRequest_Local{Local: &agentpb.LocalSource{}},
+		Options: &agentpb.OperationOptions{},
+		Env: []*agentpb.EnvironmentVariable{
 			variable("PULUMI_BACKEND_URL", "file://"+f.state, false),
 			variable("PULUMI_CONFIG_PASSPHRASE", passphrase, true),
 		},
@@ -223,13 +223,13 @@ func (f *fixture) request(kind proto.OperationKind, change ...func(*proto.StartO
 }
 
 // run runs an operation of the kind to its end.
-func (f *fixture) run(kind proto.OperationKind, change ...func(*proto.StartOperationRequest)) *proto.Operation {
+func (f *fixture) run(kind agentpb.OperationKind, change ...func(*agentpb.StartOperationRequest)) *agentpb.Operation {
 	f.t.Helper()
 	return f.runContext(f.t.Context(), kind, change...)
 }
 
 // succeed runs an operation that has to succeed.
-func (f *fixture) succeed(kind proto.OperationKind, change ...func(*proto.StartOperationRequest)) *proto.Operation {
+func (f *fixture) succeed(kind agentpb.OperationKind, change ...func(*agentpb.StartOperationRequest)) *agentpb.Operation {
 	f.t.Helper()
 	operation := f.run(kind, change...)
 	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
@@ -237,7 +237,7 @@ func (f *fixture) succeed(kind proto.OperationKind, change ...func(*proto.StartO
 }
 
 // fail runs an operation that has to fail for the reason.
-func (f *fixture) fail(reason proto.FailureReason, kind proto.OperationKind, change ...func(*proto.StartOperationRequest)) *proto.Operation {
+func (f *fixture) fail(reason agentpb.FailureReason, kind agentpb.OperationKind, change ...func(*agentpb.StartOperationRequest)) *agentpb.Operation {
 	f.t.Helper()
 	operation := f.run(kind, change...)
 	f.Expect(operation.GetState()).To(Equal(failed), operation.GetMessage())
@@ -246,9 +246,9 @@ func (f *fixture) fail(reason proto.FailureReason, kind proto.OperationKind, cha
 }
 
 // begin runs an operation in the background.
-func (f *fixture) begin(ctx context.Context, kind proto.OperationKind, change ...func(*proto.StartOperationRequest)) (ended <-chan *proto.Operation) {
+func (f *fixture) begin(ctx context.Context, kind agentpb.OperationKind, change ...func(*agentpb.StartOperationRequest)) (ended <-chan *agentpb.Operation) {
 	f.t.Helper()
-	result := make(chan *proto.Operation, 1)
+	result := make(chan *agentpb.Operation, 1)
 	request, runner := f.request(kind, change...), f.runner
 	go func() { result <- runner.Run(ctx, request, f.paths(), nil) }()
 	return result
@@ -256,8 +256,8 @@ func (f *fixture) begin(ctx context.Context, kind proto.OperationKind, change ..
 
 // beginUntil is begin, and waits until the journal has the line.
 func (f *fixture) beginUntil(
-	line string, kind proto.OperationKind, change ...func(*proto.StartOperationRequest),
-) (cancel context.CancelCauseFunc, ended <-chan *proto.Operation) {
+	line string, kind agentpb.OperationKind, change ...func(*agentpb.StartOperationRequest),
+) (cancel context.CancelCauseFunc, ended <-chan *agentpb.Operation) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(f.t.Context()))
 	f.t.Cleanup(func() { cancel(nil) })
@@ -268,13 +268,13 @@ func (f *fixture) beginUntil(
 }
 
 // await waits for the end of an operation in the background.
-func (f *fixture) await(ended <-chan *proto.Operation) (operation *proto.Operation) {
+func (f *fixture) await(ended <-chan *agentpb.Operation) (operation *agentpb.Operation) {
 	f.t.Helper()
 	f.Eventually(ended).WithTimeout(long).Should(Receive(&operation))
 	return operation
 }
 
-func (f *fixture) runContext(ctx context.Context, kind proto.OperationKind, change ...func(*proto.StartOperationRequest)) *proto.Operation {
+func (f *fixture) runContext(ctx context.Context, kind agentpb.OperationKind, change ...func(*agentpb.StartOperationRequest)) *agentpb.Operation {
 	f.t.Helper()
 	operation := f.runner.Run(ctx, f.request(kind, change...), f.paths(), nil)
 	f.Expect(operation.GetState().Final()).To(BeTrue())
@@ -302,19 +302,19 @@ func (f *fixture) processes() []string {
 	return commands
 }
 
-func variable(name, value string, secret bool) *proto.EnvironmentVariable {
-	return &proto.EnvironmentVariable{Name: name, Secret: secret, Value: &proto.EnvironmentVariable_Text{Text: value}}
+func variable(name, value string, secret bool) *agentpb.EnvironmentVariable {
+	return &agentpb.EnvironmentVariable{Name: name, Secret: secret, Value: &agentpb.EnvironmentVariable_Text{Text: value}}
 }
 
-func withEnv(name, value string, secret bool) func(*proto.StartOperationRequest) {
-	return func(request *proto.StartOperationRequest) {
+func withEnv(name, value string, secret bool) func(*agentpb.StartOperationRequest) {
+	return func(request *agentpb.StartOperationRequest) {
 		request.Env = append(request.Env, variable(name, value, secret))
 	}
 }
 
-func withoutEnv(name string) func(*proto.StartOperationRequest) {
-	return func(request *proto.StartOperationRequest) {
-		var env []*proto.EnvironmentVariable
+func withoutEnv(name string) func(*agentpb.StartOperationRequest) {
+	return func(request *agentpb.StartOperationRequest) {
+		var env []*agentpb.EnvironmentVariable
 		for _, one := range request.GetEnv() {
 			if one.GetName() != name {
 				env = append(env, one)
@@ -324,24 +324,24 @@ func withoutEnv(name string) func(*proto.StartOperationRequest) {
 	}
 }
 
-func withConfig(items ...*proto.ConfigItem) func(*proto.StartOperationRequest) {
-	return func(request *proto.StartOperationRequest) { request.Config = append(request.Config, items...) }
+func withConfig(items ...*agentpb.ConfigItem) func(*agentpb.StartOperationRequest) {
+	return func(request *agentpb.StartOperationRequest) { request.Config = append(request.Config, items...) }
 }
 
-func withGrace(grace time.Duration) func(*proto.StartOperationRequest) {
-	return func(request *proto.StartOperationRequest) { request.CancelGrace = durationpb.New(grace) }
+func withGrace(grace time.Duration) func(*agentpb.StartOperationRequest) {
+	return func(request *agentpb.StartOperationRequest) { request.CancelGrace = durationpb.New(grace) }
 }
 
-func text(key, value string) *proto.ConfigItem {
-	return &proto.ConfigItem{Key: key, Value: &proto.ConfigItem_Text{Text: value}}
+func text(key, value string) *agentpb.ConfigItem {
+	return &agentpb.ConfigItem{Key: key, Value: &agentpb.ConfigItem_Text{Text: value}}
 }
 
-func secret(key, value string) *proto.ConfigItem {
-	return &proto.ConfigItem{Key: key, Secret: true, Value: &proto.ConfigItem_Text{Text: value}}
+func secret(key, value string) *agentpb.ConfigItem {
+	return &agentpb.ConfigItem{Key: key, Secret: true, Value: &agentpb.ConfigItem_Text{Text: value}}
 }
 
-func object(key, value string) *proto.ConfigItem {
-	return &proto.ConfigItem{Key: key, Value: &proto.ConfigItem_Json{Json: value}}
+func object(key, value string) *agentpb.ConfigItem {
+	return &agentpb.ConfigItem{Key: key, Value: &agentpb.ConfigItem_Json{Json: value}}
 }
 
 // tool returns the path of a real program, which is built once for the machine.

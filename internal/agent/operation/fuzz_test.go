@@ -7,8 +7,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
@@ -49,7 +49,7 @@ func FuzzEvents(f *testing.F) {
 		for range min(max(times, 1), 40) {
 			sum.add([]byte(event))
 		}
-		if len(sum.errors) > maxDiagnostics || len(sum.warnings) > proto.MaxWarnings || len(sum.changed) > maxChanged || len(sum.changes) > maxKinds || len(sum.printedText()) > 3*maxPrinted {
+		if len(sum.errors) > maxDiagnostics || len(sum.warnings) > agentpb.MaxWarnings || len(sum.changed) > maxChanged || len(sum.changes) > maxKinds || len(sum.printedText()) > 3*maxPrinted {
 			t.Fatalf("too much is kept: %+v", sum)
 		}
 		for kind, count := range sum.changes {
@@ -85,7 +85,7 @@ func FuzzClassify(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, code int, printed string, started bool) {
 		failed := classify(cli.Result{Code: code, Stderr: printed}, &summary{started: started})
-		if _, known := proto.FailureReason_name[int32(failed.reason)]; !known || failed.reason == proto.FailureReason_FAILURE_REASON_UNSPECIFIED {
+		if _, known := agentpb.FailureReason_name[int32(failed.reason)]; !known || failed.reason == agentpb.FailureReason_FAILURE_REASON_UNSPECIFIED {
 			t.Fatalf("reason %d", failed.reason)
 		}
 		for _, holder := range failed.holders {

@@ -15,8 +15,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
@@ -68,16 +68,16 @@ func (o *operation) install(ctx context.Context) error {
 	if err := os.RemoveAll(filepath.Dir(marker)); err != nil {
 		return fmt.Errorf("forget the last installation: %w", err)
 	}
-	o.report.update(func(op *proto.Operation) { op.Message = "installing dependencies" })
+	o.report.update(func(op *agentpb.Operation) { op.Message = "installing dependencies" })
 	res, err := o.helper(ctx, installTimeout, cli.Invocation{Args: o.project.installArguments(), Dir: o.dir})
 	_, ended := errors.AsType[interrupted](err)
 	switch {
 	case err != nil && (ended || context.Cause(ctx) != nil):
 		return err
 	case err != nil: // It took too long.
-		return failed(proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, "%s", err)
+		return failed(agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, "%s", err)
 	case res.Code != 0:
-		return classifyAs(res, proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, "pulumi install")
+		return classifyAs(res, agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, "pulumi install")
 	case digest == "":
 		return nil
 	}
@@ -87,7 +87,7 @@ func (o *operation) install(ctx context.Context) error {
 // runsProgram reports whether the operation executes the program. Other operations get what they need from the state.
 func (o *operation) runsProgram() bool {
 	kind := o.kind()
-	always := kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_PREVIEW
+	always := kind == agentpb.OperationKind_OPERATION_KIND_UP || kind == agentpb.OperationKind_OPERATION_KIND_PREVIEW
 	return o.project.hasProgram() && (always || o.request.GetOptions().GetRunProgram())
 }
 

@@ -11,7 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -65,7 +65,7 @@ func TestPluginThatCannotBeHadIsAFailedInstallation(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	f.write("Pulumi.yaml", strings.Replace(fmt.Sprintf(providerProgram, "a"), "version: 0.1.0", "version: 0.1.0, pluginDownloadURL: '"+server.URL+"'", 1))
-	operation := f.fail(proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, up)
+	operation := f.fail(agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, up)
 	f.Expect(operation.GetMessage()).To(ContainSubstring("404"))
 }
 
@@ -73,7 +73,7 @@ func TestFailedInstallIsReportedAndRepeated(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a")+"packages: {local: ./missing-canary-value}\n")
 	for range 2 {
-		operation := f.fail(proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, up, withEnv("UNUSED", "canary-value", true))
+		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, up, withEnv("UNUSED", "canary-value", true))
 		f.Expect(operation.GetMessage()).To(And(HavePrefix("pulumi install: "), ContainSubstring("missing-[secret]")))
 		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install")))
 	}
@@ -118,11 +118,11 @@ resources:
     properties: {seconds: 0.5, echo: "${password}", failMessage: "login with ${password} failed\n  \x1b[31mfor ever\x1b[0m"}
     options: {version: 0.1.0}
 `)
-	var reported []*proto.Operation
+	var reported []*agentpb.Operation
 	request := f.request(up, withConfig(secret("password", "canary-value-77")))
-	operation := f.runner.Run(t.Context(), request, f.paths(), func(progress *proto.Operation) { reported = append(reported, progress) })
+	operation := f.runner.Run(t.Context(), request, f.paths(), func(progress *agentpb.Operation) { reported = append(reported, progress) })
 	f.Expect(operation.GetState()).To(Equal(failed))
-	f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED))
+	f.Expect(operation.GetFailure()).To(Equal(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED))
 	f.Expect(operation.GetMessage()).To(ContainSubstring("test:index:Sleep one: "))
 	f.Expect(operation.GetMessage()).To(ContainSubstring("login with [secret] failed; for ever"))
 	var messages []string
@@ -130,7 +130,7 @@ resources:
 		messages = append(messages, progress.GetMessage())
 	}
 	f.Expect(messages).To(ContainElement(ContainSubstring("create test:index:Sleep one")))
-	f.Expect(reported[0].GetState()).To(Equal(proto.OperationState_OPERATION_STATE_PREPARING))
+	f.Expect(reported[0].GetState()).To(Equal(agentpb.OperationState_OPERATION_STATE_PREPARING))
 	f.expectNoCanary(append(reported, operation)...)
 	f.Expect(f.logged.String()).To(ContainSubstring("echo: [secret]"))
 }

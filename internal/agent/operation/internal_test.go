@@ -10,8 +10,8 @@ import (
 	"github.com/pulumi/pulumi/sdk/v3/go/common/workspace"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	agentproto "github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
@@ -56,7 +56,7 @@ func TestConflictsOfEveryBackendAreRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			f := classify(cli.Result{Code: 1, Stderr: test.printed}, &summary{})
-			g.Expect(f.reason).To(Equal(agentproto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
+			g.Expect(f.reason).To(Equal(agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
 			if !test.known {
 				g.Expect(f.holders).To(BeEmpty())
 				return
@@ -69,18 +69,18 @@ func TestConflictsOfEveryBackendAreRead(t *testing.T) {
 }
 
 func TestFailuresOfOtherBackendsAreClassified(t *testing.T) {
-	for printed, want := range map[string]agentproto.FailureReason{
-		"error: [409] Conflict: Another update is currently in progress.\n":                                       agentproto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT,
-		"error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n":                  agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-		"error: read \".pulumi/meta.yaml\": blob (code=Unknown): operation error S3: GetObject, AccessDenied: no": agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-		"error: Unauthorized: No credentials provided or are invalid.\n":                                          agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-		"error: [403] Forbidden\n": agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-		"error: unable to open bucket azblob://state: azureblob: Options.AccountName is required\n":                               agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-		"error: read \".pulumi/meta.yaml\": blob (code=PermissionDenied): GET http://a\n---\nERROR CODE: AuthenticationFailed\n":  agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-		"error: missing google credentials: unable to parse credentials from $GOOGLE_CREDENTIALS: unexpected end of JSON input\n": agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-		"error: failed to ping PostgreSQL: pq: password authentication failed for user \"pulumi\"\n":                              agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-		"error: no stack named 'dev' found\n":                        agentproto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
-		"error: something else\n  with details\nwarning: not this\n": agentproto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+	for printed, want := range map[string]agentpb.FailureReason{
+		"error: [409] Conflict: Another update is currently in progress.\n":                                       agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT,
+		"error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n":                  agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: read \".pulumi/meta.yaml\": blob (code=Unknown): operation error S3: GetObject, AccessDenied: no": agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: Unauthorized: No credentials provided or are invalid.\n":                                          agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: [403] Forbidden\n": agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: unable to open bucket azblob://state: azureblob: Options.AccountName is required\n":                               agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: read \".pulumi/meta.yaml\": blob (code=PermissionDenied): GET http://a\n---\nERROR CODE: AuthenticationFailed\n":  agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: missing google credentials: unable to parse credentials from $GOOGLE_CREDENTIALS: unexpected end of JSON input\n": agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: failed to ping PostgreSQL: pq: password authentication failed for user \"pulumi\"\n":                              agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: no stack named 'dev' found\n":                        agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
+		"error: something else\n  with details\nwarning: not this\n": agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED,
 	} {
 		g := NewWithT(t)
 		f := classify(cli.Result{Code: 1, Stderr: "warning: noise\n" + printed}, &summary{})
@@ -92,7 +92,7 @@ func TestFailuresOfOtherBackendsAreClassified(t *testing.T) {
 
 func TestWordsOfAProgramAreNotTakenForThoseOfTheCLI(t *testing.T) {
 	f := classify(cli.Result{Code: 1, Stderr: "error: AccessDenied\n"}, &summary{started: true, errors: []string{"AccessDenied by the cloud; incorrect passphrase"}})
-	NewWithT(t).Expect(f.reason).To(Equal(agentproto.FailureReason_FAILURE_REASON_UPDATE_FAILED))
+	NewWithT(t).Expect(f.reason).To(Equal(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED))
 }
 
 func TestWhatAProgramPrintedIsReportedWhereNothingElseSaysWhyItFailed(t *testing.T) {
@@ -125,7 +125,7 @@ func TestCrashOfTheCLIIsReportedWithoutItsTrace(t *testing.T) {
 func TestUsersCannotSteerTheCLIByItsEnvironment(t *testing.T) {
 	g := NewWithT(t)
 	environ := []string{"PATH=/bin", "AGENT_SECRET=x", "PULUMI_OPTION_TARGET=x", "HOME=/root", "PULUMI_HOME=/pulumi"}
-	request := &agentproto.StartOperationRequest{CommitMetadata: map[string]string{"PULUMI_GIT_HEAD": "abc", "LD_PRELOAD": "x"}}
+	request := &agentpb.StartOperationRequest{CommitMetadata: map[string]string{"PULUMI_GIT_HEAD": "abc", "LD_PRELOAD": "x"}}
 	user := cli.Environment{"PULUMI_OPTION_STACK": "prod", "PULUMI_STACK": "prod", "PULUMI_HOME": "/x", "PULUMI_BACKEND_URL": "file:///s", "AWS_REGION": "eu"}
 	for _, environ := range [][]string{environ[:1], environ} {
 		r := &Runner{cli: &cli.CLI{Path: "/opt/pulumi/bin/pulumi"}, options: Options{Home: "/agent", Environ: environ}}
@@ -151,12 +151,12 @@ func TestMessagesAreBoundedAndReadable(t *testing.T) {
 	g.Expect(plaintext.Strip("\x1b[1;31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x07\a\r")).To(Equal("red link"))
 	cut := plaintext.Cut(strings.Repeat("é", 5000), maxMessage)
 	g.Expect(len(cut)).To(BeNumerically("<=", maxMessage))
-	g.Expect(proto.Marshal(&agentproto.Operation{Message: cut})).NotTo(BeEmpty())
+	g.Expect(proto.Marshal(&agentpb.Operation{Message: cut})).NotTo(BeEmpty())
 }
 
 func TestAccessTokenHasNoNewline(t *testing.T) {
 	g := NewWithT(t)
-	env, _ := (&Runner{cli: &cli.CLI{Path: "pulumi"}}).operationEnvironment(&agentproto.StartOperationRequest{}, cli.Environment{
+	env, _ := (&Runner{cli: &cli.CLI{Path: "pulumi"}}).operationEnvironment(&agentpb.StartOperationRequest{}, cli.Environment{
 		"PULUMI_ACCESS_TOKEN": "pul-1\n", "PULUMI_CONFIG_PASSPHRASE": "kept\n",
 	})
 	g.Expect(env).To(And(HaveKeyWithValue("PULUMI_ACCESS_TOKEN", "pul-1"), HaveKeyWithValue("PULUMI_CONFIG_PASSPHRASE", "kept\n")))

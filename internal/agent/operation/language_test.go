@@ -6,7 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -41,16 +41,16 @@ func TestProgramsOfOtherLanguagesAreInstalledAndRun(t *testing.T) {
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("preview ")))
 
 	f.write("requirements.txt", "missing\n")
-	operation = f.fail(proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, up)
+	operation = f.fail(agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, up)
 	f.Expect(operation.GetMessage()).To(ContainSubstring("no package is called missing"))
 	f.write("requirements.txt", "one\n")
 	f.write("outputs.json", "{")
-	operation = f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, up)
+	operation = f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, up)
 	f.Expect(operation.GetMessage()).To(ContainSubstring("outputs.json: unexpected end of JSON input"))
 	f.processes()
 	f.succeed(destroy)
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("destroy ")))
 
 	f.write("Pulumi.yaml", "name: demo\nruntime: cobol\n")
-	f.fail(proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, up)
+	f.fail(agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, up)
 }

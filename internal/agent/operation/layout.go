@@ -6,8 +6,8 @@ import (
 	"maps"
 	"regexp"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // Before version 3.61, pulumi kept the state of a stack in a self-managed backend in .pulumi/stacks/NAME.json, without its project. A backend
@@ -50,9 +50,9 @@ func (o *operation) checkLayout(ctx context.Context) error {
 	case err != nil:
 		return err
 	case res.Code != 0:
-		return classifyAs(res, proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, "cannot create the stack")
+		return classifyAs(res, agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, "cannot create the stack")
 	case found:
-		return failed(proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED, "the backend has stack %q only in the layout of Pulumi before 3.61, "+
+		return failed(agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED, "the backend has stack %q only in the layout of Pulumi before 3.61, "+
 			"in .pulumi/stacks/%[1]s.json, so it is not created again, with all its resources. %[2]s. If the file is of another project, set %[3]s to "+
 			"\"true\" in envRefs", o.stack.Short, upgradeState, oldLayoutSwitches[0])
 	}

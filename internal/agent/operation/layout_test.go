@@ -8,12 +8,12 @@ import (
 	"github.com/blang/semver"
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-const upgradeRequired = proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED
+const upgradeRequired = agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED
 
 // refusesOldLayout is that the CLI refuses a backend in the old layout.
 var refusesOldLayout = cli.Feature{Since: semver.MustParse("3.257.0")}
@@ -30,10 +30,10 @@ func TestStackThatIsOnlyInTheOldLayoutIsNotCreated(t *testing.T) {
 	suite.Long(t, "a backend of an old CLI; the recorded failures have its message")
 	f := newDeployed(t)
 	f.moveToOldLayout("dev")
-	expectNew := func(request *proto.StartOperationRequest) { request.NewStack = true }
-	for _, change := range [][]func(*proto.StartOperationRequest){
+	expectNew := func(request *agentpb.StartOperationRequest) { request.NewStack = true }
+	for _, change := range [][]func(*agentpb.StartOperationRequest){
 		nil, {expectNew}, {withConfig(secret("password", canary))},
-		{func(request *proto.StartOperationRequest) { request.Stack = "organization/demo/dev" }},
+		{func(request *agentpb.StartOperationRequest) { request.Stack = "organization/demo/dev" }},
 	} {
 		operation := f.fail(upgradeRequired, up, change...)
 		f.Expect(operation.GetMessage()).To(And(ContainSubstring(".pulumi/stacks/dev.json"),
@@ -68,7 +68,7 @@ func TestBackendInTheOldLayoutIsLeftAsItIs(t *testing.T) {
 		f.Expect(f.succeed(up).GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
 		return
 	}
-	for _, kind := range []proto.OperationKind{up, preview, refresh, destroy} {
+	for _, kind := range []agentpb.OperationKind{up, preview, refresh, destroy} {
 		operation := f.fail(upgradeRequired, kind)
 		f.Expect(operation.GetMessage()).To(And(HavePrefix("the backend has the layout of Pulumi before 3.61"),
 			ContainSubstring("PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 pulumi state upgrade --yes")))

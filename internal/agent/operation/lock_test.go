@@ -12,8 +12,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -100,7 +100,7 @@ func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
 			f.Expect(f.locks()).To(BeEmpty(), test.name)
 			continue
 		}
-		operation := f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
+		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
 		f.Expect(operation.GetMessage()).To(ContainSubstring("the stack is currently locked by 1 lock(s)"))
 		holder := operation.GetLockHolder()
 		f.Expect([]any{holder.GetUser(), holder.GetHost(), holder.GetPid()}).To(Equal([]any{me.Username, test.host, int64(test.pid)}), test.name)

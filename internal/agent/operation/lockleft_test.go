@@ -10,8 +10,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -59,7 +59,7 @@ func TestLockThatTheCLICouldNotRemoveIsReleased(t *testing.T) {
 	f.Expect(err).NotTo(HaveOccurred())
 	for _, since := range []int64{start - 10, end + 1} {
 		theirs := f.lock(hostname, pid, time.Unix(since, 0))
-		f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
+		f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
 		f.Expect(f.locks()).To(ConsistOf(theirs))
 	}
 	// A process that found the stack locked is not recorded, because it lived at the same time as the holder of the lock.

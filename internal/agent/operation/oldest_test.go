@@ -8,8 +8,8 @@ import (
 	"github.com/blang/semver"
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -68,22 +68,22 @@ func flagsThatTheOldestDoesNotHave(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	for _, test := range []struct {
-		kind    proto.OperationKind
-		options *proto.OperationOptions
+		kind    agentpb.OperationKind
+		options *agentpb.OperationOptions
 		flag    string
 		since   string
 	}{
-		{up, &proto.OperationOptions{ContinueOnError: true}, "--continue-on-error", "3.114.0"},
-		{destroy, &proto.OperationOptions{ContinueOnError: true}, "--continue-on-error", "3.113.0"},
-		{destroy, &proto.OperationOptions{RunProgram: true}, "--run-program", "3.160.0"},
-		{refresh, &proto.OperationOptions{RunProgram: true}, "--run-program", "3.160.0"},
-		{refresh, &proto.OperationOptions{Target: []string{"**x"}, TargetDependents: true}, "--target-dependents", "3.158.0"},
-		{up, &proto.OperationOptions{Refresh: true, ExpectNoRefreshChanges: true}, "--preview-only", "3.105.0"},
+		{up, &agentpb.OperationOptions{ContinueOnError: true}, "--continue-on-error", "3.114.0"},
+		{destroy, &agentpb.OperationOptions{ContinueOnError: true}, "--continue-on-error", "3.113.0"},
+		{destroy, &agentpb.OperationOptions{RunProgram: true}, "--run-program", "3.160.0"},
+		{refresh, &agentpb.OperationOptions{RunProgram: true}, "--run-program", "3.160.0"},
+		{refresh, &agentpb.OperationOptions{Target: []string{"**x"}, TargetDependents: true}, "--target-dependents", "3.158.0"},
+		{up, &agentpb.OperationOptions{Refresh: true, ExpectNoRefreshChanges: true}, "--preview-only", "3.105.0"},
 	} {
 		if f.has(cli.Feature{Since: semver.MustParse(test.since)}) {
 			continue
 		}
-		operation := f.fail(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, test.kind, func(request *proto.StartOperationRequest) { request.Options = test.options })
+		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, test.kind, func(request *agentpb.StartOperationRequest) { request.Options = test.options })
 		f.Expect(operation.GetMessage()).To(And(ContainSubstring(test.flag+" before v"+test.since), ContainSubstring(f.runner.Version())))
 		f.Expect(f.processes()).To(BeEmpty(), "nothing is done")
 	}

@@ -13,21 +13,21 @@ import (
 	"github.com/go-logr/logr"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/config"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 // maxMessage bounds the message of an operation, in bytes.
-const maxMessage = proto.MaxText
+const maxMessage = agentpb.MaxText
 
 // operation is one run of Runner.Run.
 type operation struct {
 	runner   *Runner
-	request  *proto.StartOperationRequest
+	request  *agentpb.StartOperationRequest
 	log      logr.Logger
 	redactor *redact.Redactor
 	report   *reporter
@@ -63,9 +63,9 @@ type inputs struct {
 }
 
 // perform does the steps of the operation.
-func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, error) {
-	o.report.update(func(op *proto.Operation) {
-		op.State, op.Message = proto.OperationState_OPERATION_STATE_PREPARING, "preparing"
+func (o *operation) perform(ctx context.Context) (map[string]*agentpb.Output, error) {
+	o.report.update(func(op *agentpb.Operation) {
+		op.State, op.Message = agentpb.OperationState_OPERATION_STATE_PREPARING, "preparing"
 	})
 	if err := o.resolve(); err != nil {
 		return nil, err
@@ -77,8 +77,8 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 			return nil, err
 		}
 	}
-	o.report.update(func(op *proto.Operation) {
-		op.State, op.Message = proto.OperationState_OPERATION_STATE_RUNNING, "starting pulumi"
+	o.report.update(func(op *agentpb.Operation) {
+		op.State, op.Message = agentpb.OperationState_OPERATION_STATE_RUNNING, "starting pulumi"
 	})
 	start := time.Now()
 	sum, err := o.runEngine(ctx)
@@ -91,7 +91,7 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 	}
 	// The stack is as it should be, so the caller must not cut off what comes now.
 	ctx = context.WithoutCancel(ctx)
-	if o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY {
+	if o.kind() == agentpb.OperationKind_OPERATION_KIND_DESTROY {
 		if err := o.proveDestroyed(ctx, sum); err != nil {
 			return nil, err
 		}
@@ -101,7 +101,7 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 }
 
 // kind returns what the operation does, regardless of whether it carries out a plan; see carriesOutPlan.
-func (o *operation) kind() proto.OperationKind {
+func (o *operation) kind() agentpb.OperationKind {
 	return o.request.GetKind().Unplanned()
 }
 
@@ -119,9 +119,9 @@ func (o *operation) resolve() (err error) {
 	} else if o.project, err = loadProject(o.dir); err != nil {
 		return err
 	}
-	o.report.update(func(op *proto.Operation) {
-		op.Project = &proto.ProjectSource{
-			Name: plaintext.Cut(o.project.Name, proto.MaxName), Runtime: plaintext.Cut(o.project.runtime, proto.MaxName),
+	o.report.update(func(op *agentpb.Operation) {
+		op.Project = &agentpb.ProjectSource{
+			Name: plaintext.Cut(o.project.Name, agentpb.MaxName), Runtime: plaintext.Cut(o.project.runtime, agentpb.MaxName),
 		}
 	})
 	var secrets []string

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 )
 
@@ -40,8 +40,8 @@ var maskedTexts = [][]byte{[]byte("[secret]"), []byte("<contents elided>"), []by
 
 // outputs returns the outputs of the stack that the engine reported. The engine's events do not have the values of outputs that are secret,
 // or have the text of a secret in them: only if there are any, one more process is needed to read them.
-func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*proto.Output, error) {
-	if kind := o.kind(); kind != proto.OperationKind_OPERATION_KIND_UP && kind != proto.OperationKind_OPERATION_KIND_REFRESH {
+func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*agentpb.Output, error) {
+	if kind := o.kind(); kind != agentpb.OperationKind_OPERATION_KIND_UP && kind != agentpb.OperationKind_OPERATION_KIND_REFRESH {
 		return nil, nil
 	}
 	outputs, incomplete := reportedOutputs(sum.outputs)
@@ -56,14 +56,14 @@ func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*prot
 
 // reportedOutputs returns the outputs in the engine's events, and whether the events do not have the values of some: of those that are
 // secret, and of those that have something to show instead. An unknown output has no value, so it is left out.
-func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*proto.Output, incomplete bool) {
-	outputs = map[string]*proto.Output{}
+func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*agentpb.Output, incomplete bool) {
+	outputs = map[string]*agentpb.Output{}
 	for name, value := range reported {
 		value := compact(value)
 		if isUnknownValue(value) {
 			continue
 		}
-		output := &proto.Output{Value: value, Secret: isSecretValue(value)}
+		output := &agentpb.Output{Value: value, Secret: isSecretValue(value)}
 		if !output.Secret && slices.ContainsFunc(maskedTexts, func(text []byte) bool { return bytes.Contains(value, text) }) {
 			output.Shown = value
 			if len(value) > maxShown {
@@ -77,7 +77,7 @@ func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*p
 }
 
 // readMaskedOutputs adds the values that the events do not have. If all outputs together are too large to be read, these have no values.
-func (o *operation) readMaskedOutputs(ctx context.Context, outputs map[string]*proto.Output) error {
+func (o *operation) readMaskedOutputs(ctx context.Context, outputs map[string]*agentpb.Output) error {
 	values, err := o.printedOutputs(ctx)
 	if err != nil {
 		return fmt.Errorf("the resources are up to date, but the secret outputs cannot be read: %w", err)
@@ -111,7 +111,7 @@ func (o *operation) hideOutputs(outputs [][]byte) {
 
 // boundOutputs makes the outputs fit into a message. If values are too large or too many, it omits the largest ones. If even the names are
 // too many, it removes outputs. The controller checks the size of the message, and nothing else checks it again.
-func boundOutputs(outputs map[string]*proto.Output) {
+func boundOutputs(outputs map[string]*agentpb.Output) {
 	names := slices.SortedFunc(maps.Keys(outputs), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(outputs[a].GetValue()), len(outputs[b].GetValue())), strings.Compare(a, b))
 	})
@@ -120,9 +120,9 @@ func boundOutputs(outputs map[string]*proto.Output) {
 		output := outputs[name]
 		size += len(name)
 		switch value := len(output.GetValue()); {
-		case at >= proto.MaxOutputs || size > proto.MaxOutputsSize:
+		case at >= agentpb.MaxOutputs || size > agentpb.MaxOutputsSize:
 			delete(outputs, name)
-		case value > maxOutput || size+value > proto.MaxOutputsSize:
+		case value > maxOutput || size+value > agentpb.MaxOutputsSize:
 			output.Value, output.Omitted = nil, true
 		default:
 			size += value

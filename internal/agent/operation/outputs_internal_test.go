@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pulumi/pulumi/sdk/v3/go/common/resource/plugin"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 func TestWhatIsNotKnownIsNoOutput(t *testing.T) {
@@ -51,9 +51,9 @@ func TestTextsInPlaceOfValuesAreRecognised(t *testing.T) {
 
 func TestOutputsFitIntoAMessage(t *testing.T) {
 	g := NewWithT(t)
-	outputs := map[string]*proto.Output{"small": {Value: []byte("1")}, "huge": {Value: make([]byte, maxOutput+1), Secret: true}}
+	outputs := map[string]*agentpb.Output{"small": {Value: []byte("1")}, "huge": {Value: make([]byte, maxOutput+1), Secret: true}}
 	for i := range 10 {
-		outputs[fmt.Sprint("large", i)] = &proto.Output{Value: make([]byte, maxOutput)}
+		outputs[fmt.Sprint("large", i)] = &agentpb.Output{Value: make([]byte, maxOutput)}
 	}
 	boundOutputs(outputs)
 	g.Expect(outputs).To(HaveLen(12))
@@ -64,13 +64,13 @@ func TestOutputsFitIntoAMessage(t *testing.T) {
 		g.Expect(output.GetOmitted()).To(Equal(len(output.GetValue()) == 0), name)
 		size += len(output.GetValue())
 	}
-	g.Expect(size).To(BeNumerically("<=", proto.MaxOutputsSize))
+	g.Expect(size).To(BeNumerically("<=", agentpb.MaxOutputsSize))
 	g.Expect(outputs["large0"].GetOmitted()).To(BeFalse(), "the first of those that are as large")
 
-	many := map[string]*proto.Output{}
+	many := map[string]*agentpb.Output{}
 	for i := range 30_000 {
-		many[fmt.Sprint(strings.Repeat("n", 250), i)] = &proto.Output{Value: []byte("1")}
+		many[fmt.Sprint(strings.Repeat("n", 250), i)] = &agentpb.Output{Value: []byte("1")}
 	}
 	boundOutputs(many)
-	g.Expect(many).To(HaveLen(proto.MaxOutputs))
+	g.Expect(many).To(HaveLen(agentpb.MaxOutputs))
 }

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/config"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 )
 
@@ -36,7 +36,7 @@ func (o *operation) checkPending(ctx context.Context) error {
 		return nil
 	}
 	kind := o.kind()
-	if kind != proto.OperationKind_OPERATION_KIND_UP && kind != proto.OperationKind_OPERATION_KIND_DESTROY {
+	if kind != agentpb.OperationKind_OPERATION_KIND_UP && kind != agentpb.OperationKind_OPERATION_KIND_DESTROY {
 		return nil
 	}
 	facts, err := o.exportState(ctx)
@@ -48,13 +48,13 @@ func (o *operation) checkPending(ctx context.Context) error {
 		o.notes = append(o.notes, fmt.Sprintf("an earlier operation was cut off while it was %s: a refresh shows whether that took effect",
 			firstOf(facts.PendingOthers)))
 	}
-	if len(facts.PendingCreates) == 0 || kind == proto.OperationKind_OPERATION_KIND_DESTROY {
+	if len(facts.PendingCreates) == 0 || kind == agentpb.OperationKind_OPERATION_KIND_DESTROY {
 		return nil
 	}
 	if err := o.releaseLockForRepair(ctx); err != nil {
 		return err
 	}
-	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+	return failed(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED,
 		"an earlier update was killed while it created %s: another update could create it twice. %s", firstOf(facts.PendingCreates), repair)
 }
 
@@ -65,7 +65,7 @@ const repair = "See whether it exists, then import it or forget the attempt, wit
 // when pulumi did not delete any. A signal, whoever sent it, can make pulumi end successfully before it has found out what to do.
 func (o *operation) proveDestroyed(ctx context.Context, sum *summary) error {
 	if creates := o.pendingCreates(); len(creates) > 0 {
-		return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+		return failed(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED,
 			"all known resources are destroyed, but an earlier update was killed while it created %s, which may still exist. %s", firstOf(creates), repair)
 	}
 	options := o.request.GetOptions()
@@ -77,7 +77,7 @@ func (o *operation) proveDestroyed(ctx context.Context, sum *summary) error {
 		return fmt.Errorf("see whether everything is destroyed: %w", err)
 	}
 	if facts.Resources > 0 {
-		return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+		return failed(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED,
 			"pulumi ended successfully without destroying anything, but the stack has %d resources", facts.Resources)
 	}
 	return nil
@@ -111,7 +111,7 @@ func (o *operation) releaseLockForRepair(ctx context.Context) error {
 	if err != nil || res.Code == 0 {
 		return err
 	}
-	if f := classify(res, &summary{}); f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !o.releaseLock(ctx, f.holders) {
+	if f := classify(res, &summary{}); f.reason == agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !o.releaseLock(ctx, f.holders) {
 		return f
 	}
 	return nil
@@ -177,7 +177,7 @@ func (o *operation) exportTo(ctx context.Context, path string) (exists bool, err
 	if err != nil || res.Code == 0 {
 		return err == nil, err
 	}
-	if f := classify(res, &summary{}); f.reason != proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND {
+	if f := classify(res, &summary{}); f.reason != agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND {
 		return false, f
 	}
 	return false, nil

@@ -9,16 +9,16 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // afterInterruption tells the agent that an earlier operation was interrupted, which only the controller knows.
-func afterInterruption(request *proto.StartOperationRequest) { request.AfterInterruption = true }
+func afterInterruption(request *agentpb.StartOperationRequest) { request.AfterInterruption = true }
 
 // killAndForget kills pulumi in the middle of an operation. It also removes the lock, and the agent's directory with its records, so that
 // only the state shows what was cut off.
-func (f *fixture) killAndForget(ended <-chan *proto.Operation) {
+func (f *fixture) killAndForget(ended <-chan *agentpb.Operation) {
 	f.t.Helper()
 	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
 	f.await(ended)
@@ -55,9 +55,11 @@ func TestDestroyAfterAPendingCreateIsNoProofThatNothingIsLeft(t *testing.T) {
 	_, ended := f.start()
 	f.killAndForget(ended)
 
-	removed := func(request *proto.StartOperationRequest) { request.Options = &proto.OperationOptions{Remove: true} }
+	removed := func(request *agentpb.StartOperationRequest) {
+		request.Options = &agentpb.OperationOptions{Remove: true}
+	}
 	for range 2 {
-		operation := f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, destroy, afterInterruption, removed)
+		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, destroy, afterInterruption, removed)
 		f.Expect(operation.GetMessage()).To(And(ContainSubstring("all known resources are destroyed"),
 			ContainSubstring("an earlier update was killed while it created urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("--clear-pending-creates")))
 		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("destroy ")), "the record of it stays")

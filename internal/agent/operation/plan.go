@@ -17,7 +17,7 @@ import (
 
 	gproto "google.golang.org/protobuf/proto"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
@@ -57,7 +57,7 @@ func (o *operation) savesPlan() bool {
 
 // usesPlanFile reports whether Pulumi checks the operation against its plan file.
 func (o *operation) usesPlanFile() bool {
-	return o.request.GetKind() == proto.OperationKind_OPERATION_KIND_PLANNED_UP && !o.request.GetPlan().GetWithoutFile()
+	return o.request.GetKind() == agentpb.OperationKind_OPERATION_KIND_PLANNED_UP && !o.request.GetPlan().GetWithoutFile()
 }
 
 // planArguments returns the arguments of an operation that writes or reads Pulumi's plan file.
@@ -65,7 +65,7 @@ func (o *operation) planArguments() []string {
 	switch {
 	case o.usesPlanFile():
 		return []string{"--plan=" + o.planFilePath()}
-	case o.savesPlan() && o.kind() == proto.OperationKind_OPERATION_KIND_PREVIEW && !o.request.GetPlan().GetWithoutFile():
+	case o.savesPlan() && o.kind() == agentpb.OperationKind_OPERATION_KIND_PREVIEW && !o.request.GetPlan().GetWithoutFile():
 		return []string{"--save-plan=" + o.planFilePath()}
 	}
 	return nil
@@ -83,7 +83,7 @@ func (o *operation) removePlan() {
 }
 
 func stale(format string, args ...any) *failure {
-	return failed(proto.FailureReason_FAILURE_REASON_PLAN_STALE, format+"; nothing was changed", args...)
+	return failed(agentpb.FailureReason_FAILURE_REASON_PLAN_STALE, format+"; nothing was changed", args...)
 }
 
 // checkInputs refuses to carry out a plan that was made from other inputs. It runs before any process starts: with another program, already
@@ -109,7 +109,7 @@ func (o *operation) checkPlan(ctx context.Context) error {
 	if !o.carriesOutPlan() {
 		return nil
 	}
-	if o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY {
+	if o.kind() == agentpb.OperationKind_OPERATION_KIND_DESTROY {
 		return nil // checkDestroy compares its state last
 	}
 	if err := o.checkState(ctx); err != nil || !o.usesPlanFile() {
@@ -125,7 +125,7 @@ func (o *operation) checkState(ctx context.Context) error {
 	case err != nil:
 		return err
 	case current == "" && !o.request.GetCreateStack():
-		return failed(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, "no stack named '%s' found", o.stack.Name)
+		return failed(agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, "no stack named '%s' found", o.stack.Name)
 	case current != o.request.GetPlan().GetExpected().GetState():
 		return stale("the state of the stack is not the one that the plan was made for: somebody changed it since")
 	}
@@ -135,7 +135,7 @@ func (o *operation) checkState(ctx context.Context) error {
 // beginPlan prepares the record of the changes for a plan that is saved. For a destroy that carries out a plan, it makes and compares the
 // record.
 func (o *operation) beginPlan(ctx context.Context) (err error) {
-	destroys := o.carriesOutPlan() && o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY
+	destroys := o.carriesOutPlan() && o.kind() == agentpb.OperationKind_OPERATION_KIND_DESTROY
 	if !o.savesPlan() && !destroys {
 		return nil
 	}
@@ -161,10 +161,10 @@ func (o *operation) beginPlan(ctx context.Context) (err error) {
 
 // checkDestroy compares what a destroy would do with its plan, and then the state.
 func (o *operation) checkDestroy(ctx context.Context, record *planRecord) error {
-	o.report.update(func(op *proto.Operation) { op.Message = "comparing what would be destroyed with the plan" })
+	o.report.update(func(op *agentpb.Operation) { op.Message = "comparing what would be destroyed with the plan" })
 	preview := *o
 	preview.request = gproto.CloneOf(o.request)
-	preview.request.Kind, preview.request.Plan = proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW, nil
+	preview.request.Kind, preview.request.Plan = agentpb.OperationKind_OPERATION_KIND_DESTROY_PREVIEW, nil
 	args, err := preview.arguments()
 	if err != nil {
 		return err
@@ -215,13 +215,13 @@ func (o *operation) savePlan(ctx context.Context) error {
 			return err
 		}
 	}
-	plan := &proto.Plan{
-		Digests: &proto.PlanDigests{
+	plan := &agentpb.Plan{
+		Digests: &agentpb.PlanDigests{
 			Inputs: o.plan.inputs, Values: o.plan.values, Changes: o.plan.changesDigest(), State: o.plan.state,
 		},
 		PulumiVersion: o.runner.Version(), Size: size, Unknowns: o.plan.unknowns,
 	}
-	o.report.update(func(op *proto.Operation) { op.Plan = plan })
+	o.report.update(func(op *agentpb.Operation) { op.Plan = plan })
 	return nil
 }
 
@@ -234,9 +234,9 @@ func (o *operation) inputDigests() (inputs, values string, err error) {
 	request := gproto.CloneOf(o.request)
 	request.Id, request.Plan, request.Timeout, request.CancelGrace, request.CommitMetadata = "", nil, nil, nil, nil
 	request.CreateStack, request.NewStack, request.AfterInterruption = false, false, false
-	request.Kind = proto.OperationKind_OPERATION_KIND_DESTROY
-	if o.kind() == proto.OperationKind_OPERATION_KIND_UP || o.kind() == proto.OperationKind_OPERATION_KIND_PREVIEW {
-		request.Kind = proto.OperationKind_OPERATION_KIND_UP
+	request.Kind = agentpb.OperationKind_OPERATION_KIND_DESTROY
+	if o.kind() == agentpb.OperationKind_OPERATION_KIND_UP || o.kind() == agentpb.OperationKind_OPERATION_KIND_PREVIEW {
+		request.Kind = agentpb.OperationKind_OPERATION_KIND_UP
 	}
 	if request.Options != nil {
 		request.Options.Message, request.Options.Parallel, request.Options.LogLevel, request.Options.ExpectNoChanges = "", 0, 0, false
@@ -253,7 +253,7 @@ func (o *operation) inputDigests() (inputs, values string, err error) {
 }
 
 // describedBy returns the digest of the request, with the values that only the agent knows.
-func (o *operation) describedBy(request *proto.StartOperationRequest) (string, error) {
+func (o *operation) describedBy(request *agentpb.StartOperationRequest) (string, error) {
 	encoded, err := gproto.MarshalOptions{Deterministic: true}.Marshal(request)
 	if err != nil {
 		return "", errors.New("the inputs of the plan cannot be described")
@@ -298,9 +298,9 @@ func compressPlan(from, to string) (size int64, err error) {
 		return 0, fmt.Errorf("read the plan of pulumi: %w", file.WithoutPath(err))
 	}
 	defer plain.Close()
-	tooLarge := failed(proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE,
+	tooLarge := failed(agentpb.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE,
 		"the plan of pulumi is too large to be kept: it may have %d MiB, and compressed %d KiB. Use `enforce: Inputs`, which needs no such file",
-		proto.MaxPlanFile>>20, proto.MaxPlanSize>>10)
+		agentpb.MaxPlanFile>>20, agentpb.MaxPlanSize>>10)
 	compressed, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return 0, fmt.Errorf("keep the plan: %w", file.WithoutPath(err))
@@ -310,9 +310,9 @@ func compressPlan(from, to string) (size int64, err error) {
 			err = fmt.Errorf("keep the plan: %w", file.WithoutPath(closed))
 		}
 	}()
-	limited := &limitedWriter{to: compressed, left: proto.MaxPlanSize, exceeded: tooLarge}
+	limited := &limitedWriter{to: compressed, left: agentpb.MaxPlanSize, exceeded: tooLarge}
 	zip := gzip.NewWriter(limited)
-	size, err = io.Copy(zip, file.NewReader(plain, proto.MaxPlanFile, tooLarge))
+	size, err = io.Copy(zip, file.NewReader(plain, agentpb.MaxPlanFile, tooLarge))
 	if err = errors.Join(err, zip.Close()); errors.Is(err, tooLarge) {
 		return 0, tooLarge
 	}
@@ -342,7 +342,7 @@ func expandPlan(from, to, digest string) (err error) {
 			err = fmt.Errorf("write the plan: %w", file.WithoutPath(closed))
 		}
 	}()
-	if _, err := io.Copy(plain, file.NewReader(zip, proto.MaxPlanFile, unusable)); err != nil {
+	if _, err := io.Copy(plain, file.NewReader(zip, agentpb.MaxPlanFile, unusable)); err != nil {
 		if problem, ok := errors.AsType[*fs.PathError](err); ok {
 			return fmt.Errorf("write the plan: %w", problem.Err)
 		}

@@ -14,7 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -25,16 +25,16 @@ func TestPlanThatIsTooLargeIsNotKept(t *testing.T) {
 	from, to, back := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to"), filepath.Join(t.TempDir(), "back")
 	write := func(content []byte) { g.Expect(os.WriteFile(from, content, 0o600)).To(Succeed()) }
 	// Random bytes do not get smaller when they are compressed.
-	random := make([]byte, proto.MaxPlanSize)
+	random := make([]byte, agentpb.MaxPlanSize)
 	_, _ = rand.Read(random)
-	for name, content := range map[string][]byte{"compressed": random, "as it is": make([]byte, proto.MaxPlanFile+1)} {
+	for name, content := range map[string][]byte{"compressed": random, "as it is": make([]byte, agentpb.MaxPlanFile+1)} {
 		write(content)
 		_, err := compressPlan(from, to)
 		g.Expect(err).To(MatchError(And(ContainSubstring("64 MiB, and compressed 7200 KiB"), ContainSubstring("enforce: Inputs"))), name)
 		_, reason := outcome(t.Context(), err)
-		g.Expect(reason).To(Equal(proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE), name)
+		g.Expect(reason).To(Equal(agentpb.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE), name)
 	}
-	for _, content := range [][]byte{random[:proto.MaxPlanSize-10_000], make([]byte, proto.MaxPlanFile), {}} {
+	for _, content := range [][]byte{random[:agentpb.MaxPlanSize-10_000], make([]byte, agentpb.MaxPlanFile), {}} {
 		write(content)
 		size, err := compressPlan(from, to)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -67,7 +67,7 @@ func TestTextOfAPlanIsBoundedAndHasNoSecrets(t *testing.T) {
 	record.add([]byte(`{"resOutputsEvent": "broken`))
 	text, err := record.text(map[string]int64{"create": 3000})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(len(text)).To(And(BeNumerically(">", proto.MaxPlanText/2), BeNumerically("<=", proto.MaxPlanText)))
+	g.Expect(len(text)).To(And(BeNumerically(">", agentpb.MaxPlanText/2), BeNumerically("<=", agentpb.MaxPlanText)))
 	g.Expect(record.unknowns).To(BeEquivalentTo(3000))
 	g.Expect(record.omitted).To(BeNumerically(">", 0))
 
@@ -113,7 +113,7 @@ func TestTextOfAPlanIsBoundedAlsoBeforeItIsCompressed(t *testing.T) {
 	}
 	text, err := record.text(map[string]int64{"create": resources})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(len(text)).To(BeNumerically("<", proto.MaxPlanText))
+	g.Expect(len(text)).To(BeNumerically("<", agentpb.MaxPlanText))
 	shown := unzipped(g, text)
 	g.Expect(len(shown)).To(BeNumerically("<", 64<<20))
 	g.Expect(shown[len(shown)-200:]).To(And(ContainSubstring("more resources, which have no room here"), ContainSubstring("700 resources would change, create 700")))

@@ -12,7 +12,7 @@ import (
 
 	"github.com/pulumi/pulumi/sdk/v3/go/common/resource"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 	"github.com/stack-controller/stack-controller/internal/steps"
@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// textReserve is how many bytes of proto.MaxPlanText stay free for what the compressor holds back and for the last lines.
+	// textReserve is how many bytes of agentpb.MaxPlanText stay free for what the compressor holds back and for the last lines.
 	textReserve = 100 << 10
 	// maxPlainText is how many bytes the text has before it is compressed, at most: many equal values take little room afterwards, and
 	// flux-pulumi shows 64 MiB.
@@ -40,7 +40,7 @@ var resourceDone = []byte(`"resOutputsEvent"`)
 type planRecord struct {
 	key      []byte
 	redactor *redact.Redactor
-	// inputs, values and state are digests, see proto.PlanDigests.
+	// inputs, values and state are digests, see agentpb.PlanDigests.
 	inputs, values, state string
 	// steps are the digests of the steps, and providers those of default providers that come or go, which the text leaves out. The engine
 	// does not do the steps in the same order each time.
@@ -148,7 +148,7 @@ func (p *planRecord) add(event []byte) (digest string) {
 	}
 	digest = p.digest(step)
 	p.steps = append(p.steps, digest)
-	if text := p.describe(step); p.buffer.Len() > proto.MaxPlanText-textReserve || p.written+len(text) > maxPlainText {
+	if text := p.describe(step); p.buffer.Len() > agentpb.MaxPlanText-textReserve || p.written+len(text) > maxPlainText {
 		p.omitted++
 	} else {
 		p.written += len(text)
@@ -213,7 +213,7 @@ func (p *planRecord) text(counts map[string]int64) ([]byte, error) {
 	if err := p.zip.Close(); err != nil {
 		return nil, err
 	}
-	if p.buffer.Len() > proto.MaxPlanText {
+	if p.buffer.Len() > agentpb.MaxPlanText {
 		return nil, fmt.Errorf("the text has %d bytes", p.buffer.Len())
 	}
 	return p.buffer.Bytes(), nil
@@ -227,7 +227,7 @@ var engineInputs = []string{"__internal", "__defaults"}
 func (p *planRecord) describe(step *plannedStep) string {
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "%s %s %s %s\n    %s\n", steps.Of(step.Op).Sign, p.shown(step.Op, maxShownValue), p.shown(urn.Type(step.URN), maxShownValue),
-		p.shown(urn.Name(step.URN), maxShownValue), p.shown(step.URN, proto.MaxURN))
+		p.shown(urn.Name(step.URN), maxShownValue), p.shown(step.URN, agentpb.MaxURN))
 	if id := step.imported(); id != "" {
 		fmt.Fprintf(text, "    id: %s\n", p.shown(id, maxShownValue))
 	}
@@ -266,7 +266,7 @@ func (p *planRecord) properties(step *plannedStep) (lines []string) {
 	case "create", "import":
 		for _, name := range slices.Sorted(maps.Keys(newInputs)) {
 			if !slices.Contains(engineInputs, name) {
-				lines = append(lines, fmt.Sprintf("+ %s: %s", p.shown(name, proto.MaxChangePath), p.value(newInputs[name])))
+				lines = append(lines, fmt.Sprintf("+ %s: %s", p.shown(name, agentpb.MaxChangePath), p.value(newInputs[name])))
 			}
 		}
 		return lines
@@ -282,7 +282,7 @@ func (p *planRecord) properties(step *plannedStep) (lines []string) {
 				before = reported
 			}
 		}
-		line := fmt.Sprintf("~ %s: %s => %s", p.shown(path, proto.MaxChangePath), p.value(before), p.value(valueAt(newInputs, path)))
+		line := fmt.Sprintf("~ %s: %s => %s", p.shown(path, agentpb.MaxChangePath), p.value(before), p.value(valueAt(newInputs, path)))
 		if slices.Contains(step.Keys, path) {
 			line += " (needs the replacement)"
 		}

@@ -12,40 +12,40 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const (
-	plannedUp      = proto.OperationKind_OPERATION_KIND_PLANNED_UP
-	plannedDestroy = proto.OperationKind_OPERATION_KIND_PLANNED_DESTROY
+	plannedUp      = agentpb.OperationKind_OPERATION_KIND_PLANNED_UP
+	plannedDestroy = agentpb.OperationKind_OPERATION_KIND_PLANNED_DESTROY
 
-	planStale    = proto.FailureReason_FAILURE_REASON_PLAN_STALE
-	planViolated = proto.FailureReason_FAILURE_REASON_PLAN_VIOLATED
-	planTooLarge = proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE
+	planStale    = agentpb.FailureReason_FAILURE_REASON_PLAN_STALE
+	planViolated = agentpb.FailureReason_FAILURE_REASON_PLAN_VIOLATED
+	planTooLarge = agentpb.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE
 )
 
 // planKey is the key of all digests in these tests.
-var planKey = bytes.Repeat([]byte("k"), proto.PlanKeySize)
+var planKey = bytes.Repeat([]byte("k"), agentpb.PlanKeySize)
 
 // saved makes the operation save a plan.
-func saved(request *proto.StartOperationRequest) {
-	request.Plan = &proto.PlanRequest{Key: planKey}
+func saved(request *agentpb.StartOperationRequest) {
+	request.Plan = &agentpb.PlanRequest{Key: planKey}
 }
 
-func withoutFile(request *proto.StartOperationRequest) {
+func withoutFile(request *agentpb.StartOperationRequest) {
 	request.Plan.WithoutFile = true
 }
 
 // carriesOut makes the operation carry out the plan that the given operation saved.
-func (f *fixture) carriesOut(operation *proto.Operation) func(*proto.StartOperationRequest) {
+func (f *fixture) carriesOut(operation *agentpb.Operation) func(*agentpb.StartOperationRequest) {
 	f.t.Helper()
 	f.Expect(operation.GetPlan()).NotTo(BeNil())
 	f.plan = filepath.Join(f.results, runner.PlanFile)
 	content, _ := os.ReadFile(f.plan)
-	return func(request *proto.StartOperationRequest) {
-		request.Plan = &proto.PlanRequest{Key: planKey, Expected: operation.GetPlan().GetDigests(), FileDigest: fmt.Sprintf("sha256:%x", sha256.Sum256(content))}
+	return func(request *agentpb.StartOperationRequest) {
+		request.Plan = &agentpb.PlanRequest{Key: planKey, Expected: operation.GetPlan().GetDigests(), FileDigest: fmt.Sprintf("sha256:%x", sha256.Sum256(content))}
 	}
 }
 
@@ -128,18 +128,18 @@ func TestWhatIsNotInThePlanIsRefusedBeforeAnythingIsChanged(t *testing.T) {
 
 func TestPlanOfOtherInputsIsStale(t *testing.T) {
 	f, _ := filesFixture(t, 1)
-	password := func(value string) func(*proto.StartOperationRequest) { return withConfig(secret("password", value)) }
+	password := func(value string) func(*agentpb.StartOperationRequest) { return withConfig(secret("password", value)) }
 	plan := f.succeed(preview, saved, password("one"))
-	for name, change := range map[string]func(*proto.StartOperationRequest){
+	for name, change := range map[string]func(*agentpb.StartOperationRequest){
 		"a secret":   withConfig(secret("password", "two")),
 		"a variable": withEnv("OTHER", "x", false),
-		"an option":  func(request *proto.StartOperationRequest) { request.Options.Refresh = true },
-		"a program":  func(request *proto.StartOperationRequest) { request.GetLocal().Dir = "other" },
+		"an option":  func(request *agentpb.StartOperationRequest) { request.Options.Refresh = true },
+		"a program":  func(request *agentpb.StartOperationRequest) { request.GetLocal().Dir = "other" },
 	} {
 		operation := f.fail(planStale, plannedUp, password("one"), f.carriesOut(plan), change)
 		f.Expect(operation.GetMessage()).To(ContainSubstring("are not those that the plan was made with"), name)
 	}
-	f.succeed(plannedUp, password("one"), f.carriesOut(plan), func(request *proto.StartOperationRequest) {
+	f.succeed(plannedUp, password("one"), f.carriesOut(plan), func(request *agentpb.StartOperationRequest) {
 		request.Options.Message, request.Options.Parallel, request.NewStack = "another one", 3, true
 		request.CommitMetadata = map[string]string{"PULUMI_GIT_HEAD": "abc"}
 	})
@@ -153,8 +153,8 @@ func TestPlanIsComparedWithTheInputsBeforeAnyProcessStarts(t *testing.T) {
 	f.processes()
 	f.write("Pulumi.yaml", "name: demo\nruntime: nodejs\nbackend: {url: 'https://mallory.example.com'}\n")
 	f.write("package.json", `{"scripts": {"preinstall": "env"}}`)
-	f.fail(planStale, plannedUp, f.carriesOut(plan), func(request *proto.StartOperationRequest) {
-		request.Source = &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: "sha256:e0e0"}}
+	f.fail(planStale, plannedUp, f.carriesOut(plan), func(request *agentpb.StartOperationRequest) {
+		request.Source = &agentpb.StartOperationRequest_Artifact{Artifact: &agentpb.ArtifactSource{Digest: "sha256:e0e0"}}
 		request.NewStack, request.AfterInterruption = true, true
 	})
 	f.Expect(f.processes()).To(BeEmpty())
@@ -178,8 +178,8 @@ func TestEqualPlansHaveEqualDigests(t *testing.T) {
 	f.Expect(after.GetChanges()).To(Equal(before.GetChanges()))
 	f.filesProgram(dir, "three", "ours", "ours")
 	f.Expect(f.succeed(preview, saved).GetPlan().GetDigests().GetChanges()).NotTo(Equal(before.GetChanges()), "the values count")
-	otherKey := func(request *proto.StartOperationRequest) {
-		request.Plan.Key = bytes.Repeat([]byte("x"), proto.PlanKeySize)
+	otherKey := func(request *agentpb.StartOperationRequest) {
+		request.Plan.Key = bytes.Repeat([]byte("x"), agentpb.PlanKeySize)
 	}
 	f.Expect(f.succeed(preview, saved, otherKey).GetPlan().GetDigests().GetInputs()).NotTo(Equal(before.GetInputs()))
 }
@@ -201,7 +201,7 @@ func TestPlanOfADestroyIsComparedBeforeAnythingIsDestroyed(t *testing.T) {
 	suite.Long(t, "further plans")
 	f, dir := filesFixture(t, 2)
 	f.succeed(up)
-	dontCreate := func(request *proto.StartOperationRequest) { request.CreateStack = false }
+	dontCreate := func(request *agentpb.StartOperationRequest) { request.CreateStack = false }
 	plan := f.succeed(destroyPreview, saved, fromState, dontCreate)
 	f.Expect(f.changesOf(plan)).To(ConsistOf("delete file0", "delete file1"))
 	f.Expect(f.planned()).To(ContainSubstring("- delete test:index:Sleep file1"))
@@ -302,8 +302,8 @@ func TestProviderWithTheNameOfADefaultProviderIsShownAndCounted(t *testing.T) {
 func TestChangeOfADefaultProviderIsShownAndCounted(t *testing.T) {
 	suite.Long(t, "further resources; see TestPreviewListsWhatWouldChange")
 	f, _ := filesFixture(t, 1)
-	region := func(value string) func(*proto.StartOperationRequest) {
-		return withConfig(&proto.ConfigItem{Key: "test:region", Value: &proto.ConfigItem_Text{Text: value}})
+	region := func(value string) func(*agentpb.StartOperationRequest) {
+		return withConfig(&agentpb.ConfigItem{Key: "test:region", Value: &agentpb.ConfigItem_Text{Text: value}})
 	}
 	f.Expect(f.changesOf(f.succeed(preview, saved, region("a")))).To(ConsistOf("create file0"))
 	f.succeed(up, region("a"))

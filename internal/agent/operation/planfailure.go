@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
@@ -54,7 +54,7 @@ func (o *operation) planFailure(f *failure, res cli.Result, sum *summary) *failu
 		more = fmt.Sprintf(" and %d more", len(found)-maxViolations)
 		found = found[:maxViolations]
 	}
-	return failed(proto.FailureReason_FAILURE_REASON_PLAN_VIOLATED, "pulumi refused what is not in the plan: %s%s; %s. If the program creates "+
+	return failed(agentpb.FailureReason_FAILURE_REASON_PLAN_VIOLATED, "pulumi refused what is not in the plan: %s%s; %s. If the program creates "+
 		"resources depending on values that are known only then, or the plan of the same program is violated each time, use `enforce: Inputs`",
 		strings.Join(found, ", "), more, done)
 }
@@ -79,5 +79,5 @@ func (o *operation) describeViolation(text string) string {
 	if path := violatingPath.FindStringSubmatch(text); path != nil {
 		what += " (" + path[1] + ")"
 	}
-	return plaintext.Cut(o.redactor.String(what), proto.MaxURN)
+	return plaintext.Cut(o.redactor.String(what), agentpb.MaxURN)
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
@@ -62,5 +62,5 @@ func policyFailure(sum *summary) *failure {
 	default:
 		lines = append(lines, "nothing was changed")
 	}
-	return failed(proto.FailureReason_FAILURE_REASON_POLICY_VIOLATION, "%s", strings.Join(lines, "\n"))
+	return failed(agentpb.FailureReason_FAILURE_REASON_POLICY_VIOLATION, "%s", strings.Join(lines, "\n"))
 }

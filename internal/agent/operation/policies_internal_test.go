@@ -11,8 +11,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	agentproto "github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 )
 
@@ -27,8 +27,8 @@ func violating(resource, message string) []byte {
 
 const (
 	diagnosed       = `{"diagnosticEvent": {"severity": "error", "message": "%s"}}`
-	updateFailed    = agentproto.FailureReason_FAILURE_REASON_UPDATE_FAILED
-	policyViolation = agentproto.FailureReason_FAILURE_REASON_POLICY_VIOLATION
+	updateFailed    = agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED
+	policyViolation = agentpb.FailureReason_FAILURE_REASON_POLICY_VIOLATION
 )
 
 // The events are those of an update that succeeded, with an exception in the configuration of the policy pack.
@@ -36,7 +36,7 @@ func TestViolationThatAnExceptionCoversIsNoError(t *testing.T) {
 	g := NewWithT(t)
 	content, err := os.ReadFile(filepath.Join("testdata", "policies", "excepted.json"))
 	g.Expect(err).NotTo(HaveOccurred())
-	o := &operation{redactor: redact.New(), report: &reporter{operation: &agentproto.Operation{}}}
+	o := &operation{redactor: redact.New(), report: &reporter{operation: &agentpb.Operation{}}}
 	sum := &summary{redactor: o.redactor}
 	for event := range bytes.Lines(content) {
 		sum.add(event)
@@ -57,7 +57,7 @@ func TestTextOfAPolicyDecidesNothing(t *testing.T) {
 			sum := &summary{redactor: redact.New(), withPreview: withPreview}
 			sum.add(violating("a", text))
 			res := cli.Result{Code: 1, Stderr: "warning: using pulumi-language-yaml from $PATH\n"}
-			o := &operation{redactor: sum.redactor, request: &agentproto.StartOperationRequest{Kind: agentproto.OperationKind_OPERATION_KIND_PLANNED_UP}}
+			o := &operation{redactor: sum.redactor, request: &agentpb.StartOperationRequest{Kind: agentpb.OperationKind_OPERATION_KIND_PLANNED_UP}}
 			g.Expect(o.planFailure(classify(res, sum), res, sum).reason).To(Equal(policyViolation), text)
 
 			sum.add(fmt.Appendf(nil, diagnosed, "no quota"))

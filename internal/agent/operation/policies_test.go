@@ -9,7 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/tests/programs"
 )
 
@@ -27,8 +27,8 @@ func (f *fixture) enforcePolicies() {
 func TestViolatedPolicyIsTheReasonAndShowsNoValue(t *testing.T) {
 	f := sleeper(t, "content: {fn::secret: \"bad: failed to download plugin made-by-the-program\"}")
 	f.enforcePolicies()
-	for kind, says := range map[proto.OperationKind]string{up: "; nothing was changed", preview: ""} {
-		operation := f.fail(proto.FailureReason_FAILURE_REASON_POLICY_VIOLATION, kind)
+	for kind, says := range map[agentpb.OperationKind]string{up: "; nothing was changed", preview: ""} {
+		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_POLICY_VIOLATION, kind)
 		f.Expect(operation.GetMessage()).To(Equal(
 			"policies do not allow this: test:index:Sleep slow: policy no-bad of testpack: no resource may have bad content" + says))
 	}

@@ -6,20 +6,20 @@ import (
 
 	gproto "google.golang.org/protobuf/proto"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // reporter holds the operation as it is, and reports every change. The receiver of the reports decides how many of them it passes on. The
 // output and the events of a process are read by other goroutines; both readers have ended when the process has.
 type reporter struct {
-	progress func(*proto.Operation)
+	progress func(*agentpb.Operation)
 
 	mu        sync.Mutex
-	operation *proto.Operation
+	operation *agentpb.Operation
 }
 
 // update changes the operation and reports it.
-func (r *reporter) update(change func(*proto.Operation)) {
+func (r *reporter) update(change func(*agentpb.Operation)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(r.operation)

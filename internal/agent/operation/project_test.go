@@ -5,7 +5,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -14,21 +14,21 @@ func TestUnusableProgramsAreReported(t *testing.T) {
 	f := newFixture(t)
 	for _, test := range []struct {
 		name, file, content string
-		reason              proto.FailureReason
+		reason              agentpb.FailureReason
 		message             string
 		// early is true when no process is needed to find the problem.
 		early bool
 	}{
-		{"no project file", "README.md", "hello", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "there is no Pulumi.yaml", true},
-		{"broken YAML", "Pulumi.yaml", "name: demo\nruntime: yaml\n  outputs: [", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "Pulumi.yaml is not valid: yaml: line 3", true},
-		{"not a mapping", "Pulumi.yaml", "- a\n- b\n", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "Pulumi.yaml is not valid: it is not a mapping", true},
-		{"empty", "Pulumi.yaml", "# nothing\n", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "Pulumi.yaml is empty", true},
-		{"no name", "Pulumi.yaml", "runtime: yaml\n", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "it has no name", true},
-		{"no runtime", "Pulumi.yaml", "name: demo\n", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "it has no runtime", true},
-		{"unknown runtime", "Pulumi.yaml", "name: demo\nruntime: cobol\n", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "cobol", false},
-		{"a member of the wrong type", "Pulumi.yaml", "name: demo\nruntime: yaml\nconfig: 3\n", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "could not validate 'Pulumi.yaml'", false},
-		{"an unknown variable", "Pulumi.yaml", "name: demo\nruntime: yaml\noutputs: {a: '${missing}'}\n", proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, "missing", false},
-		{"an unknown variable in a variable", "Pulumi.yaml", "name: demo\nruntime: yaml\nvariables: {a: '${missing}'}\n", proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+		{"no project file", "README.md", "hello", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "there is no Pulumi.yaml", true},
+		{"broken YAML", "Pulumi.yaml", "name: demo\nruntime: yaml\n  outputs: [", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "Pulumi.yaml is not valid: yaml: line 3", true},
+		{"not a mapping", "Pulumi.yaml", "- a\n- b\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "Pulumi.yaml is not valid: it is not a mapping", true},
+		{"empty", "Pulumi.yaml", "# nothing\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "Pulumi.yaml is empty", true},
+		{"no name", "Pulumi.yaml", "runtime: yaml\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "it has no name", true},
+		{"no runtime", "Pulumi.yaml", "name: demo\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "it has no runtime", true},
+		{"unknown runtime", "Pulumi.yaml", "name: demo\nruntime: cobol\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "cobol", false},
+		{"a member of the wrong type", "Pulumi.yaml", "name: demo\nruntime: yaml\nconfig: 3\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "could not validate 'Pulumi.yaml'", false},
+		{"an unknown variable", "Pulumi.yaml", "name: demo\nruntime: yaml\noutputs: {a: '${missing}'}\n", agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, "missing", false},
+		{"an unknown variable in a variable", "Pulumi.yaml", "name: demo\nruntime: yaml\nvariables: {a: '${missing}'}\n", agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED,
 			`config value "missing" not found; on Pulumi.yaml line 3`, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -47,8 +47,8 @@ func TestUnusableStackNamesAreRefused(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	for _, name := range []string{"", "..", "a/b/c/d", "-x", "a/../b", "a b", "a\x00b"} {
-		f.fail(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, up, func(request *proto.StartOperationRequest) { request.Stack = name })
+		f.fail(agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, up, func(request *agentpb.StartOperationRequest) { request.Stack = name })
 	}
 	f.Expect(f.processes()).To(BeEmpty())
-	f.succeed(up, func(request *proto.StartOperationRequest) { request.Stack = "organization/demo/dev" })
+	f.succeed(up, func(request *agentpb.StartOperationRequest) { request.Stack = "organization/demo/dev" })
 }

@@ -8,8 +8,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -58,7 +58,7 @@ func TestFirstUpdateCreatesTheStackAndTheNextIsOneProcess(t *testing.T) {
 func TestEveryKindOfOperationIsOneProcess(t *testing.T) {
 	f := newDeployed(t)
 
-	for _, kind := range []proto.OperationKind{preview, refresh, destroy} {
+	for _, kind := range []agentpb.OperationKind{preview, refresh, destroy} {
 		operation := f.succeed(kind)
 		f.Expect(operation.GetKind()).To(Equal(kind))
 		f.Expect(f.processes()).To(HaveLen(1), kind.String())
@@ -81,8 +81,8 @@ func TestDestroyWorksFromTheStateAloneAndRemovesTheStack(t *testing.T) {
 	f.Expect(os.RemoveAll(f.project)).To(Succeed())
 	f.processes()
 
-	operation := f.run(destroy, func(request *proto.StartOperationRequest) {
-		request.Source = &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "demo", Runtime: "yaml"}}
+	operation := f.run(destroy, func(request *agentpb.StartOperationRequest) {
+		request.Source = &agentpb.StartOperationRequest_Project{Project: &agentpb.ProjectSource{Name: "demo", Runtime: "yaml"}}
 		request.CreateStack = false
 		request.Options.Remove = true
 	})
@@ -95,10 +95,10 @@ func TestDestroyWorksFromTheStateAloneAndRemovesTheStack(t *testing.T) {
 func TestMissingStackIsReportedUnlessItMayBeCreated(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
-	dontCreate := func(request *proto.StartOperationRequest) { request.CreateStack = false }
+	dontCreate := func(request *agentpb.StartOperationRequest) { request.CreateStack = false }
 
-	for _, change := range [][]func(*proto.StartOperationRequest){{dontCreate}, {dontCreate, withConfig(secret("password", "canary"))}} {
-		operation := f.fail(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, up, change...)
+	for _, change := range [][]func(*agentpb.StartOperationRequest){{dontCreate}, {dontCreate, withConfig(secret("password", "canary"))}} {
+		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, up, change...)
 		f.Expect(operation.GetMessage()).To(ContainSubstring("no stack named 'dev' found"))
 	}
 }
@@ -107,9 +107,9 @@ func TestStackThatIsProbablyNewIsCreatedFirstAndOneThatExistsIsUsed(t *testing.T
 	suite.Long(t, "further inputs of an operation")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
-	expectNew := func(request *proto.StartOperationRequest) { request.NewStack = true }
-	dontCreate := func(request *proto.StartOperationRequest) { request.CreateStack = false }
-	f.fail(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, up, expectNew, dontCreate)
+	expectNew := func(request *agentpb.StartOperationRequest) { request.NewStack = true }
+	dontCreate := func(request *agentpb.StartOperationRequest) { request.CreateStack = false }
+	f.fail(agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, up, expectNew, dontCreate)
 	f.processes()
 
 	for range 2 {
@@ -118,7 +118,7 @@ func TestStackThatIsProbablyNewIsCreatedFirstAndOneThatExistsIsUsed(t *testing.T
 	}
 	f.Expect(f.logged.String()).NotTo(ContainSubstring(passphrase))
 
-	wrongBackend := func(request *proto.StartOperationRequest) {
+	wrongBackend := func(request *agentpb.StartOperationRequest) {
 		request.Env = append(request.Env, variable("PULUMI_BACKEND_URL", "file:///missing/"+t.Name(), false))
 	}
 	f.processes()
@@ -129,25 +129,27 @@ func TestStackThatIsProbablyNewIsCreatedFirstAndOneThatExistsIsUsed(t *testing.T
 func TestRepeatedDestroyKnowsThatTheFirstOneRemovedTheStack(t *testing.T) {
 	suite.Long(t, "further things that an earlier operation leaves")
 	f := newDeployed(t)
-	remove := func(request *proto.StartOperationRequest) { request.CreateStack, request.Options.Remove = false, true }
+	remove := func(request *agentpb.StartOperationRequest) {
+		request.CreateStack, request.Options.Remove = false, true
+	}
 	f.succeed(destroy, remove)
 
 	f.restart()
 	again := f.succeed(destroy, remove)
 	f.Expect(again.GetMessage()).To(ContainSubstring("removed from the backend by an earlier attempt"))
-	f.Expect(f.run(up, remove).GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND), "only a destroy has nothing to do")
+	f.Expect(f.run(up, remove).GetFailure()).To(Equal(agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND), "only a destroy has nothing to do")
 
 	f.succeed(up)
 	f.Expect(os.RemoveAll(f.state)).To(Succeed())
 	f.Expect(os.Mkdir(f.state, 0o755)).To(Succeed())
-	f.Expect(f.run(destroy, remove).GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND), "a stack that is lost was not removed")
+	f.Expect(f.run(destroy, remove).GetFailure()).To(Equal(agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND), "a stack that is lost was not removed")
 }
 
 func TestExpectedNoChangesAreReportedWhenThereAreSome(t *testing.T) {
 	f := newCreated(t)
 	f.write("Pulumi.yaml", simpleProgram)
 
-	f.fail(proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, preview, func(request *proto.StartOperationRequest) { request.Options.ExpectNoChanges = true })
+	f.fail(agentpb.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, preview, func(request *agentpb.StartOperationRequest) { request.Options.ExpectNoChanges = true })
 }
 
 func TestSourceTreeIsNotChanged(t *testing.T) {
@@ -168,7 +170,7 @@ func TestSourceTreeIsNotChanged(t *testing.T) {
 func TestMessageIsRecordedAsItIs(t *testing.T) {
 	f := newCreated(t)
 	f.write("Pulumi.yaml", simpleProgram)
-	operation := f.run(up, func(request *proto.StartOperationRequest) {
+	operation := f.run(up, func(request *agentpb.StartOperationRequest) {
 		request.Options.Message = "say \"hello\"\nin two lines"
 		request.CommitMetadata = map[string]string{"PULUMI_GIT_COMMIT_MESSAGE": "from the commit", "PULUMI_GIT_HEAD": "abc"}
 	})

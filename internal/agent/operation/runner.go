@@ -34,9 +34,9 @@ import (
 	"github.com/go-logr/logr"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/config"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 )
@@ -142,14 +142,14 @@ type Paths struct {
 // The caller has to enforce the timeout of the request, in this way.
 //
 // progress is called serially with the changed operation, which it may keep. The returned operation is final.
-func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, paths Paths, progress func(*proto.Operation)) *proto.Operation {
+func (r *Runner) Run(ctx context.Context, request *agentpb.StartOperationRequest, paths Paths, progress func(*agentpb.Operation)) *agentpb.Operation {
 	o := &operation{
 		runner:   r,
 		request:  request,
 		log:      r.log.WithValues("operation", request.GetId(), "stack", request.GetStack()),
 		redactor: redact.New(r.options.Secrets...),
 		dir:      paths.Project, paths: paths,
-		report: &reporter{progress: progress, operation: &proto.Operation{
+		report: &reporter{progress: progress, operation: &agentpb.Operation{
 			Id: request.GetId(), Kind: request.GetKind(), StartTime: timestamppb.Now(),
 		}},
 	}

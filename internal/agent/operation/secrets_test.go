@@ -9,8 +9,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -27,7 +27,7 @@ outputs:
 const canary = "canary-value-51c9\"quoted\""
 
 // expectNoCanary searches everything that the Runner wrote, reported and started for secrets. It does not look at the values of outputs.
-func (f *fixture) expectNoCanary(operations ...*proto.Operation) {
+func (f *fixture) expectNoCanary(operations ...*agentpb.Operation) {
 	f.t.Helper()
 	places := map[string]string{"log": f.logged.String(), "files": f.readAll(filepath.Dir(f.home), "")}
 	for _, operation := range operations {
@@ -47,9 +47,9 @@ func (f *fixture) expectNoCanary(operations ...*proto.Operation) {
 func TestSecretsAreEncryptedAndShownNowhere(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", secretProgram)
-	var reported []*proto.Operation
+	var reported []*agentpb.Operation
 	operation := f.runner.Run(t.Context(), f.request(up, withConfig(secret("password", canary))), f.paths(),
-		func(progress *proto.Operation) { reported = append(reported, progress) })
+		func(progress *agentpb.Operation) { reported = append(reported, progress) })
 
 	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
 	f.Expect(operation.GetOutputs()["password"].GetSecret()).To(BeTrue())
@@ -123,7 +123,7 @@ outputs:
   content:
     fn::readFile: /nonexistent/${password}
 `)
-	for _, item := range []*proto.ConfigItem{secret("password", "canary-value-51c9"), {Key: "password", Secret: true, Value: &proto.ConfigItem_FromFile{FromFile: "canary.txt"}}} {
+	for _, item := range []*agentpb.ConfigItem{secret("password", "canary-value-51c9"), {Key: "password", Secret: true, Value: &agentpb.ConfigItem_FromFile{FromFile: "canary.txt"}}} {
 		f.write("canary.txt", "canary-file-63\n")
 		operation := f.run(up, withConfig(item))
 		f.Expect(os.Remove(filepath.Join(f.project, "canary.txt"))).To(Succeed())
@@ -138,10 +138,10 @@ func TestPassphraseProblemsAreReportedAsSuch(t *testing.T) {
 	f.write("Pulumi.yaml", secretProgram)
 	withSecret := withConfig(secret("password", canary))
 	noPassphrase, wrongPassphrase := withoutEnv("PULUMI_CONFIG_PASSPHRASE"), withEnv("PULUMI_CONFIG_PASSPHRASE", "something else", true)
-	expectProblem := func(operation *proto.Operation, message string) {
+	expectProblem := func(operation *agentpb.Operation, message string) {
 		t.Helper()
 		f.Expect(operation.GetState()).To(Equal(failed))
-		f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER), operation.GetMessage())
+		f.Expect(operation.GetFailure()).To(Equal(agentpb.FailureReason_FAILURE_REASON_SECRETS_PROVIDER), operation.GetMessage())
 		f.Expect(operation.GetMessage()).To(ContainSubstring(message))
 	}
 	// Before there is a stack.
@@ -202,7 +202,7 @@ func TestPasswordOfABackendThatCannotBeReachedIsShownNowhere(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", secretProgram)
 	url := withEnv("PULUMI_BACKEND_URL", "postgres://pulumi:canary-value@127.0.0.1:1/state?sslmode=disable", true)
-	operation := f.run(up, url, func(request *proto.StartOperationRequest) { request.NewStack = true })
+	operation := f.run(up, url, func(request *agentpb.StartOperationRequest) { request.NewStack = true })
 	f.Expect(operation.GetState()).To(Equal(failed))
 	f.Expect(f.logged.String()).To(ContainSubstring("the stack was not created"))
 	f.expectNoCanary(operation)

@@ -10,8 +10,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -47,8 +47,8 @@ func TestSecretsProviderOfAStackIsChangedOnce(t *testing.T) {
 	f := newFixture(t)
 	service := newTransit(t)
 	f.write("Pulumi.yaml", secretProgram)
-	var operations []*proto.Operation
-	run := func(provider string) *proto.Operation {
+	var operations []*agentpb.Operation
+	run := func(provider string) *agentpb.Operation {
 		t.Helper()
 		operation := f.succeed(up, service.provider(provider), withConfig(secret("password", canary)))
 		f.Expect(string(operation.GetOutputs()["password"].GetValue())).To(Equal(`"canary-value-51c9\"quoted\""`))
@@ -92,7 +92,7 @@ func TestSecretsProviderOfAStackIsChangedOnce(t *testing.T) {
 }
 
 func TestStackIsCreatedWithItsSecretsProvider(t *testing.T) {
-	for name, config := range map[string][]*proto.ConfigItem{"with secrets": {secret("password", canary)}, "without secrets": nil} {
+	for name, config := range map[string][]*agentpb.ConfigItem{"with secrets": {secret("password", canary)}, "without secrets": nil} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			service := newTransit(t)
@@ -119,7 +119,7 @@ func TestOnlyWhatWritesTheStateChangesTheSecretsProvider(t *testing.T) {
 	f.write("Pulumi.yaml", secretProgram)
 	withSecret := withConfig(secret("password", canary))
 	f.succeed(up, withSecret)
-	for _, kind := range []proto.OperationKind{preview, destroy} {
+	for _, kind := range []agentpb.OperationKind{preview, destroy} {
 		f.succeed(kind, service.provider("hashivault://one"), withSecret)
 		f.expectProvider("passphrase", "")
 	}
@@ -175,10 +175,10 @@ func TestChangeOfTheSecretsProviderThatFailsSaysWhy(t *testing.T) {
 	f.write("Pulumi.yaml", secretProgram)
 	withSecret := withConfig(secret("password", canary))
 	f.succeed(up, withSecret)
-	expectProblem := func(operation *proto.Operation, message string) {
+	expectProblem := func(operation *agentpb.Operation, message string) {
 		t.Helper()
 		f.Expect(operation.GetState()).To(Equal(failed))
-		f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER), operation.GetMessage())
+		f.Expect(operation.GetFailure()).To(Equal(agentpb.FailureReason_FAILURE_REASON_SECRETS_PROVIDER), operation.GetMessage())
 		f.Expect(operation.GetMessage()).To(ContainSubstring(message))
 		f.expectProvider("passphrase", "")
 		f.expectNoCanary(operation)

@@ -9,8 +9,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -53,9 +53,9 @@ func (f *fixture) byHand(dir string, args ...string) string {
 }
 
 // ofArtifact makes the source an artifact with this digest.
-func ofArtifact(digest string) func(*proto.StartOperationRequest) {
-	return func(request *proto.StartOperationRequest) {
-		request.Source = &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: digest}}
+func ofArtifact(digest string) func(*agentpb.StartOperationRequest) {
+	return func(request *agentpb.StartOperationRequest) {
+		request.Source = &agentpb.StartOperationRequest_Artifact{Artifact: &agentpb.ArtifactSource{Digest: digest}}
 	}
 }
 
@@ -69,7 +69,7 @@ func TestCommandsByHandWorkOnTheStackAsTheOperationDid(t *testing.T) {
 			if inSource {
 				f.write("Pulumi.dev.yaml", sourceConfig)
 			}
-			options := []func(*proto.StartOperationRequest){ofArtifact("sha256:a"), withConfig(secret("password", canary), text("region", "eu-1"))}
+			options := []func(*agentpb.StartOperationRequest){ofArtifact("sha256:a"), withConfig(secret("password", canary), text("region", "eu-1"))}
 			first := f.succeed(up, options...)
 			f.processes()
 			salt := f.salt()

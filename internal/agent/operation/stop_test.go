@@ -14,8 +14,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -51,7 +51,7 @@ func (f *fixture) journal() string {
 }
 
 // start runs an update in the background, and returns once the resource is being created.
-func (f *fixture) start(change ...func(*proto.StartOperationRequest)) (cancel context.CancelCauseFunc, ended <-chan *proto.Operation) {
+func (f *fixture) start(change ...func(*agentpb.StartOperationRequest)) (cancel context.CancelCauseFunc, ended <-chan *agentpb.Operation) {
 	f.t.Helper()
 	return f.beginUntil("create start\n", up, change...)
 }
@@ -99,13 +99,13 @@ func TestCauseOfTheCancellationDecidesTheOutcome(t *testing.T) {
 	f := sleeper(t, "seconds: 100")
 	for _, test := range []struct {
 		cause   error
-		state   proto.OperationState
-		failure proto.FailureReason
+		state   agentpb.OperationState
+		failure agentpb.FailureReason
 		message string
 	}{
-		{runner.ErrCancelled, cancelled, proto.FailureReason_FAILURE_REASON_UNSPECIFIED, "the operation was cancelled: pulumi stopped gracefully"},
-		{runner.ErrTimeout, failed, proto.FailureReason_FAILURE_REASON_TIMEOUT, "the operation took longer than its timeout"},
-		{runner.ErrShutdown, interrupted, proto.FailureReason_FAILURE_REASON_UNSPECIFIED, "the agent is shutting down"},
+		{runner.ErrCancelled, cancelled, agentpb.FailureReason_FAILURE_REASON_UNSPECIFIED, "the operation was cancelled: pulumi stopped gracefully"},
+		{runner.ErrTimeout, failed, agentpb.FailureReason_FAILURE_REASON_TIMEOUT, "the operation took longer than its timeout"},
+		{runner.ErrShutdown, interrupted, agentpb.FailureReason_FAILURE_REASON_UNSPECIFIED, "the agent is shutting down"},
 	} {
 		f.Expect(os.RemoveAll(f.journal())).To(Succeed())
 		cancel, ended := f.start()
@@ -167,14 +167,14 @@ func TestKilledCLIIsInterruptedAndLeavesNoProcess(t *testing.T) {
 	// The pending create is found even though the lock is still there, and after a restart of the agent. The lock is released, because its
 	// holder was a process of this agent that is gone. So the commands that the message names work at once.
 	f.restart()
-	operation = f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, up)
+	operation = f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, up)
 	f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))
 	f.Expect(f.locks()).To(BeEmpty())
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("stack init "), HavePrefix("cancel ")))
 
 	// The update above changed nothing. A lock of somebody else stays, because its holder may be repairing the state.
 	theirs := f.lock("elsewhere", noProcess, time.Now())
-	operation = f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
+	operation = f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
 	f.Expect(operation.GetLockHolder().GetHost()).To(Equal("elsewhere"))
 	f.Expect(f.locks()).To(ConsistOf(theirs))
 	f.Expect(os.Remove(theirs)).To(Succeed())

@@ -10,8 +10,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -19,7 +19,7 @@ import (
 func TestOperationThatStopsSuccessfullyHasNotSucceeded(t *testing.T) {
 	f := newDeployed(t)
 	f.replaceCLI("trap 'exit 0' INT\ntouch %q\nwhile :; do sleep 0.1; done\n")
-	for _, kind := range []proto.OperationKind{up, destroy} {
+	for _, kind := range []agentpb.OperationKind{up, destroy} {
 		f.Expect(os.RemoveAll(f.journal())).To(Succeed())
 		cancel, result := f.beginUntil("", kind)
 		cancel(runner.ErrCancelled)

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 	"github.com/stack-controller/stack-controller/internal/steps"
@@ -95,8 +95,8 @@ const (
 	// maxPrinted bounds what is kept of what programs print, in bytes.
 	maxPrinted = 2 << 10
 	// maxKinds and maxKindSize, in bytes, bound the kinds of steps that are counted: the engine knows about twenty.
-	maxKinds    = proto.MaxChangeKinds
-	maxKindSize = proto.MaxChangeKind
+	maxKinds    = agentpb.MaxChangeKinds
+	maxKindSize = agentpb.MaxChangeKind
 	// printedSeverity is the severity of what a program, or the plugin that runs it, prints on its standard error.
 	printedSeverity = "info#err"
 )
@@ -208,19 +208,19 @@ var printedProblem = regexp.MustCompile(`^(?:Warning|Error): (.+)$`)
 
 func (s *summary) addPrintedWarning(line string) {
 	if problem := printedProblem.FindStringSubmatch(line); problem != nil {
-		s.addWarning(s.cut(problem[1], proto.MaxWarning))
+		s.addWarning(s.cut(problem[1], agentpb.MaxWarning))
 		s.placeFollows = true
 		return
 	}
 	if place, isPlace := strings.CutPrefix(line, "on "); isPlace && s.placeFollows && len(s.warnings) > 0 {
 		last := &s.warnings[len(s.warnings)-1]
-		*last = s.cut(*last+" on "+strings.TrimSuffix(place, ":"), proto.MaxWarning)
+		*last = s.cut(*last+" on "+strings.TrimSuffix(place, ":"), agentpb.MaxWarning)
 	}
 	s.placeFollows = s.placeFollows && line == ""
 }
 
 func (s *summary) addWarning(text string) {
-	if text != "" && len(s.warnings) < proto.MaxWarnings && !slices.Contains(s.warnings, text) {
+	if text != "" && len(s.warnings) < agentpb.MaxWarnings && !slices.Contains(s.warnings, text) {
 		s.warnings = append(s.warnings, text)
 	}
 }

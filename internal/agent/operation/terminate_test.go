@@ -12,8 +12,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -37,7 +37,7 @@ func TestAnAgentThatIsGoingToBeKilledCutsTheGrace(t *testing.T) {
 			operation := f.await(ended)
 			f.Expect(time.Now()).To(BeTemporally("<", killed))
 			f.Expect(operation.GetMessage()).To(ContainSubstring("stopped in the middle of a resource operation"))
-			f.Expect(operation.GetState()).To(Equal(map[error]proto.OperationState{
+			f.Expect(operation.GetState()).To(Equal(map[error]agentpb.OperationState{
 				runner.ErrShutdown: interrupted, runner.ErrCancelled: cancelled,
 			}[cause]))
 			f.Expect(f.locks()).To(BeEmpty())
@@ -105,7 +105,7 @@ resources:
     options: {version: 1.2.3, pluginDownloadURL: %q}
 `, server.URL))
 			ctx, cancel := context.WithCancelCause(t.Context())
-			result := make(chan *proto.Operation, 1)
+			result := make(chan *agentpb.Operation, 1)
 			go func() { result <- f.runner.Run(ctx, f.request(up, withGrace(aWhile)), f.paths(), nil) }()
 			f.Eventually(asked).WithTimeout(long).Should(Receive())
 			cancel(runner.ErrShutdown)

@@ -10,13 +10,13 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // runFor runs an update with a timeout, which it enforces as the agent enforces the timeout of a request.
-func (f *fixture) runFor(timeout time.Duration, change ...func(*proto.StartOperationRequest)) *proto.Operation {
+func (f *fixture) runFor(timeout time.Duration, change ...func(*agentpb.StartOperationRequest)) *agentpb.Operation {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(f.t.Context(), timeout, runner.ErrTimeout)
 	defer cancel()
@@ -24,10 +24,10 @@ func (f *fixture) runFor(timeout time.Duration, change ...func(*proto.StartOpera
 }
 
 // timedOut checks that the operation ended because of its timeout, and that its message begins with that.
-func (f *fixture) timedOut(operation *proto.Operation, message string) {
+func (f *fixture) timedOut(operation *agentpb.Operation, message string) {
 	f.t.Helper()
 	f.Expect(operation.GetState()).To(Equal(failed))
-	f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_TIMEOUT))
+	f.Expect(operation.GetFailure()).To(Equal(agentpb.FailureReason_FAILURE_REASON_TIMEOUT))
 	f.Expect(operation.GetMessage()).To(And(HavePrefix("the operation took longer than its timeout"), ContainSubstring(message)))
 }
 

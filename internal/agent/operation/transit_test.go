@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // transit answers the two requests that pulumi sends to the transit engine of a Vault, and can be made to hang. Its ciphertexts are the
@@ -54,8 +54,8 @@ func (s *transit) ServeHTTP(response http.ResponseWriter, request *http.Request)
 }
 
 // provider makes an operation use the secrets provider with this name, which may be the server.
-func (s *transit) provider(name string) func(*proto.StartOperationRequest) {
-	return func(request *proto.StartOperationRequest) {
+func (s *transit) provider(name string) func(*agentpb.StartOperationRequest) {
+	return func(request *agentpb.StartOperationRequest) {
 		request.SecretsProvider = name
 		request.Env = append(request.Env, variable("VAULT_ADDR", s.URL, false), variable("VAULT_TOKEN", "canary-value-token", true),
 			variable("VAULT_MAX_RETRIES", "0", false))

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // activity measures how long the agent has had no call. Health checks do not count, because a probe would keep the agent alive for ever.
@@ -24,7 +24,7 @@ func newActivity() *activity {
 
 // begin counts a call until the function that it returns is called.
 func (a *activity) begin(method string) func() {
-	if !strings.HasPrefix(method, "/"+proto.Agent_ServiceDesc.ServiceName+"/") {
+	if !strings.HasPrefix(method, "/"+agentpb.Agent_ServiceDesc.ServiceName+"/") {
 		return func() {}
 	}
 	a.mu.Lock()

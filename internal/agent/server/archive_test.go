@@ -12,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 const projectYAML = "name: demo\nruntime: yaml\n"
@@ -56,9 +56,9 @@ func (a *agent) push(artifact artifact) error {
 }
 
 // update returns the request for an update from the artifact with the digest.
-func update(id, digest, dir string) *proto.StartOperationRequest {
-	return &proto.StartOperationRequest{
-		Id: id, Kind: proto.OperationKind_OPERATION_KIND_UP, Stack: "dev",
-		Source: &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: digest, Dir: dir}},
+func update(id, digest, dir string) *agentpb.StartOperationRequest {
+	return &agentpb.StartOperationRequest{
+		Id: id, Kind: agentpb.OperationKind_OPERATION_KIND_UP, Stack: "dev",
+		Source: &agentpb.StartOperationRequest_Artifact{Artifact: &agentpb.ArtifactSource{Digest: digest, Dir: dir}},
 	}
 }

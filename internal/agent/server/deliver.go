@@ -15,10 +15,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/artifact/archive"
-	"github.com/stack-controller/stack-controller/internal/artifact/download"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/source/artifact/download"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 	maxURLLength = 4 << 10
 )
 
-type pushStream = grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]
+type pushStream = grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]
 
 // PushSource implements the call of the protocol.
 func (s *Server) PushSource(stream pushStream) error {
@@ -42,7 +42,7 @@ func (s *Server) PushSource(stream pushStream) error {
 	if err != nil {
 		return err
 	}
-	return stream.SendAndClose(&proto.PushSourceResponse{})
+	return stream.SendAndClose(&agentpb.PushSourceResponse{})
 }
 
 // replaceSource makes the archive with the digest the source, unless it already is. bring puts the verified archive into the directory for
@@ -67,7 +67,7 @@ func (s *Server) replaceSource(ctx context.Context, digest string, bring func() 
 }
 
 // receiveHeader reads the first message of a push.
-func (s *sources) receiveHeader(stream pushStream) (*proto.SourceHeader, error) {
+func (s *sources) receiveHeader(stream pushStream) (*agentpb.SourceHeader, error) {
 	first, err := stream.Recv()
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, "the header of the source is missing")
@@ -95,7 +95,7 @@ func checkHeader(header announcement, what string, limit int64) error {
 // receive makes the archive that bring returns the source.
 func (s *sources) receive(ctx context.Context, digest string, bring func() (*os.File, error)) error {
 	if !s.receiving.TryLock() {
-		return proto.Refuse(proto.ReasonBusy, "another source is arriving")
+		return agentpb.Refuse(agentpb.ReasonBusy, "another source is arriving")
 	}
 	defer s.receiving.Unlock()
 	if err := errors.Join(removeTree(s.root, incomingName), s.root.MkdirAll(incomingTree, 0o700)); err != nil {
@@ -115,7 +115,7 @@ func (s *sources) receive(ctx context.Context, digest string, bring func() (*os.
 		return err
 	}
 	if !s.use() {
-		return proto.Refuse(proto.ReasonBusy, "an operation was started while the source arrived")
+		return agentpb.Refuse(agentpb.ReasonBusy, "an operation was started while the source arrived")
 	}
 	defer s.release()
 	if err := s.replace(digest); err != nil {
@@ -125,7 +125,7 @@ func (s *sources) receive(ctx context.Context, digest string, bring func() (*os.
 }
 
 // receiveArchive writes the chunks to a file and verifies them against the header.
-func (s *sources) receiveArchive(stream pushStream, header *proto.SourceHeader) (*os.File, error) {
+func (s *sources) receiveArchive(stream pushStream, header *agentpb.SourceHeader) (*os.File, error) {
 	file, err := s.root.OpenFile(archiveFile, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "prepare for the source: %v", err)
@@ -162,8 +162,8 @@ func writeChunks[Message interface{ GetChunk() []byte }](
 		chunk := message.GetChunk()
 		received += int64(len(chunk))
 		switch {
-		case len(chunk) == 0 || len(chunk) > proto.MaxChunkSize:
-			return status.Errorf(codes.InvalidArgument, "a chunk has 1 to %d bytes, not %d", proto.MaxChunkSize, len(chunk))
+		case len(chunk) == 0 || len(chunk) > agentpb.MaxChunkSize:
+			return status.Errorf(codes.InvalidArgument, "a chunk has 1 to %d bytes, not %d", agentpb.MaxChunkSize, len(chunk))
 		case received > size:
 			return status.Errorf(codes.InvalidArgument, "the %s has more than the %d bytes announced", what, size)
 		}
@@ -203,7 +203,7 @@ func (s *sources) unpack(ctx context.Context, file io.ReadSeeker) error {
 }
 
 // FetchSource implements the call of the protocol.
-func (s *Server) FetchSource(ctx context.Context, request *proto.FetchSourceRequest) (*proto.FetchSourceResponse, error) {
+func (s *Server) FetchSource(ctx context.Context, request *agentpb.FetchSourceRequest) (*agentpb.FetchSourceResponse, error) {
 	wanted := digest.Digest(request.GetDigest())
 	if wanted.Validate() != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "digest %q cannot be verified", plaintext.Cut(request.GetDigest(), 256))
@@ -216,7 +216,7 @@ func (s *Server) FetchSource(ctx context.Context, request *proto.FetchSourceRequ
 	if err != nil {
 		return nil, err
 	}
-	return &proto.FetchSourceResponse{}, nil
+	return &agentpb.FetchSourceResponse{}, nil
 }
 
 // tlsAdvice is for an artifact server that has mutual TLS. Agents have no identity for it, and do not get that of the controller: they run
@@ -239,7 +239,7 @@ func (s *sources) download(ctx context.Context, from *url.URL, wanted digest.Dig
 	case ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err()
 	case err != nil:
-		return nil, proto.Refuse(proto.ReasonFetchFailed, fmt.Sprintf("fetch artifact %s: %v", shown, err))
+		return nil, agentpb.Refuse(agentpb.ReasonFetchFailed, fmt.Sprintf("fetch artifact %s: %v", shown, err))
 	}
 	file, err := os.Open(path)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	gproto "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
@@ -28,7 +28,7 @@ type Runner interface {
 	// Run runs one operation to its end. When ctx is cancelled, the operation stops gracefully; context.Cause(ctx) is operation.ErrCancelled,
 	// operation.ErrTimeout or operation.ErrShutdown. progress is called with the changed operation, by one goroutine at a time. The returned
 	// operation is final.
-	Run(ctx context.Context, request *proto.StartOperationRequest, paths operation.Paths, progress func(*proto.Operation)) *proto.Operation
+	Run(ctx context.Context, request *agentpb.StartOperationRequest, paths operation.Paths, progress func(*agentpb.Operation)) *agentpb.Operation
 	// EndBy makes everything that Run started, or is about to start, end before the time.
 	EndBy(end time.Time)
 }
@@ -73,7 +73,7 @@ func newExecutor(log *slog.Logger, runner Runner, records *records, sources *sou
 }
 
 // start runs the operation of a valid request, unless its id is known.
-func (e *executor) start(request *proto.StartOperationRequest) (*proto.Operation, error) {
+func (e *executor) start(request *agentpb.StartOperationRequest) (*agentpb.Operation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if known := e.operations[request.GetId()]; known != nil {
@@ -83,7 +83,7 @@ func (e *executor) start(request *proto.StartOperationRequest) (*proto.Operation
 		return nil, err
 	}
 	if !e.sources.use() {
-		return nil, proto.Refuse(proto.ReasonBusy, "the source is being replaced")
+		return nil, agentpb.Refuse(agentpb.ReasonBusy, "the source is being replaced")
 	}
 	queued, err := e.queue(request)
 	if err != nil {
@@ -100,16 +100,16 @@ func (e *executor) start(request *proto.StartOperationRequest) (*proto.Operation
 }
 
 // queue records the operation as queued. The artifact and the plan of the operation must be here.
-func (e *executor) queue(request *proto.StartOperationRequest) (*proto.Operation, error) {
+func (e *executor) queue(request *agentpb.StartOperationRequest) (*agentpb.Operation, error) {
 	if artifact := request.GetArtifact(); artifact != nil && artifact.GetDigest() != e.sources.digest() {
-		return nil, proto.Refuse(proto.ReasonSourceMissing, "artifact "+artifact.GetDigest()+" is not here")
+		return nil, agentpb.Refuse(agentpb.ReasonSourceMissing, "artifact "+artifact.GetDigest()+" is not here")
 	}
 	if needsPlan(request) && !e.plans.has(request.GetPlan().GetFileDigest()) {
-		return nil, proto.Refuse(proto.ReasonPlanMissing, "plan "+request.GetPlan().GetFileDigest()+" is not here")
+		return nil, agentpb.Refuse(agentpb.ReasonPlanMissing, "plan "+request.GetPlan().GetFileDigest()+" is not here")
 	}
-	queued := &proto.Operation{
+	queued := &agentpb.Operation{
 		Id: request.GetId(), Kind: request.GetKind(),
-		State: proto.OperationState_OPERATION_STATE_QUEUED, StartTime: timestamppb.Now(),
+		State: agentpb.OperationState_OPERATION_STATE_QUEUED, StartTime: timestamppb.Now(),
 	}
 	err := e.records.create(queued)
 	if err == nil && needsPlan(request) {
@@ -122,7 +122,7 @@ func (e *executor) queue(request *proto.StartOperationRequest) (*proto.Operation
 }
 
 // run runs the operation to its end and records the result.
-func (e *executor) run(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) {
+func (e *executor) run(ctx context.Context, o *trackedOperation, request *agentpb.StartOperationRequest) {
 	defer o.cancel(nil)
 	if timeout := request.GetTimeout().AsDuration(); timeout > 0 {
 		limited, stop := context.WithTimeoutCause(ctx, timeout, operation.ErrTimeout)
@@ -136,17 +136,17 @@ func (e *executor) run(ctx context.Context, o *trackedOperation, request *proto.
 }
 
 // execute runs the operation and returns its outcome.
-func (e *executor) execute(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) (result *proto.Operation) {
+func (e *executor) execute(ctx context.Context, o *trackedOperation, request *agentpb.StartOperationRequest) (result *agentpb.Operation) {
 	project, err := e.sources.project(request)
 	var paths operation.Paths
 	if err == nil {
 		paths, err = e.sources.pathsOf(request, project)
 	}
 	if err != nil {
-		return &proto.Operation{
-			State:   proto.OperationState_OPERATION_STATE_FAILED,
-			Failure: proto.FailureReason_FAILURE_REASON_PROJECT_INVALID,
-			Message: plaintext.Cut(err.Error(), proto.MaxText), // the error quotes the directory, which may be long
+		return &agentpb.Operation{
+			State:   agentpb.OperationState_OPERATION_STATE_FAILED,
+			Failure: agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID,
+			Message: plaintext.Cut(err.Error(), agentpb.MaxText), // the error quotes the directory, which may be long
 		}
 	}
 	e.sources.linkWorkspace(request, project)
@@ -158,11 +158,11 @@ func (e *executor) execute(ctx context.Context, o *trackedOperation, request *pr
 		}
 	}()
 	defer e.records.dropPlan(request.GetId())
-	return e.runner.Run(ctx, request, paths, func(progress *proto.Operation) { e.progress(o, progress) })
+	return e.runner.Run(ctx, request, paths, func(progress *agentpb.Operation) { e.progress(o, progress) })
 }
 
 // progress publishes what the runner reported, and records it when the state changed.
-func (e *executor) progress(o *trackedOperation, progress *proto.Operation) {
+func (e *executor) progress(o *trackedOperation, progress *agentpb.Operation) {
 	before := o.snapshot()
 	next := advanced(before, progress)
 	if next.GetState() != before.GetState() {
@@ -175,11 +175,11 @@ func (e *executor) progress(o *trackedOperation, progress *proto.Operation) {
 }
 
 // finish records the result, and only then notifies watchers.
-func (e *executor) finish(o *trackedOperation, result *proto.Operation) {
+func (e *executor) finish(o *trackedOperation, result *agentpb.Operation) {
 	before := o.snapshot()
 	if !result.GetState().Final() {
-		result = &proto.Operation{
-			State:   proto.OperationState_OPERATION_STATE_INTERRUPTED,
+		result = &agentpb.Operation{
+			State:   agentpb.OperationState_OPERATION_STATE_INTERRUPTED,
 			Message: "the agent failed while it ran the operation; the outcome is not known",
 		}
 	}
@@ -201,7 +201,7 @@ func (e *executor) finish(o *trackedOperation, result *proto.Operation) {
 }
 
 // cancelOperation asks the operation to end gracefully.
-func (e *executor) cancelOperation(id string) (*proto.Operation, error) {
+func (e *executor) cancelOperation(id string) (*agentpb.Operation, error) {
 	known, err := e.find(id)
 	if err != nil {
 		return nil, err
@@ -219,7 +219,7 @@ func (e *executor) occupied() error {
 	case e.closing:
 		return status.Error(codes.Unavailable, "the agent is stopping")
 	case e.current != nil:
-		return proto.Refuse(proto.ReasonBusy, fmt.Sprintf("operation %s is not done", e.current.snapshot().GetId()))
+		return agentpb.Refuse(agentpb.ReasonBusy, fmt.Sprintf("operation %s is not done", e.current.snapshot().GetId()))
 	}
 	return nil
 }

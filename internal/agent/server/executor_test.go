@@ -16,8 +16,8 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 func TestAnOperationRunsOnceHoweverOftenItIsStarted(t *testing.T) {
@@ -26,7 +26,7 @@ func TestAnOperationRunsOnceHoweverOftenItIsStarted(t *testing.T) {
 		_, err := a.StartOperation(t.Context(), request("a"))
 		return err
 	})).To(HaveEach(Succeed()))
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 	again, err := a.StartOperation(t.Context(), request("a"))
 	a.Expect(err).NotTo(HaveOccurred())
 	a.Expect(again.GetState()).To(Equal(succeeded))
@@ -37,9 +37,9 @@ func TestAnOperationThatWasAcceptedIsOnRecord(t *testing.T) {
 	dir := t.TempDir()
 	a := startAgent(t, dir)
 	release := make(chan struct{})
-	a.runner.run = func(context.Context, call) *proto.Operation {
+	a.runner.run = func(context.Context, call) *agentpb.Operation {
 		<-release
-		return &proto.Operation{State: failed}
+		return &agentpb.Operation{State: failed}
 	}
 	// A record that was there before does not count as a record of this operation.
 	record(t, dir, "a", map[string]string{recordFile: `{"id":"a","state":"OPERATION_STATE_SUCCEEDED"}`})
@@ -57,10 +57,10 @@ func TestOneOperationRunsAtATime(t *testing.T) {
 	_, err := a.StartOperation(t.Context(), request("b"))
 	a.Expect(err).To(MatchError(client.ErrBusy))
 	a.Expect(err).To(MatchError(ContainSubstring("operation a is not done")))
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 	// Once a client has seen the first operation end, the agent is free.
 	a.accept(request("b"))
-	a.finish("b", &proto.Operation{State: failed})
+	a.finish("b", &agentpb.Operation{State: failed})
 }
 
 func TestOfManyStartedTogetherOneRuns(t *testing.T) {
@@ -72,30 +72,30 @@ func TestOfManyStartedTogetherOneRuns(t *testing.T) {
 	started := slices.Index(errs, nil)
 	a.Expect(errs).To(ContainElement(BeNil()))
 	a.Expect(slices.Delete(errs, started, started+1)).To(HaveEach(MatchError(client.ErrBusy)))
-	a.finish(fmt.Sprint("op-", started), &proto.Operation{State: succeeded})
+	a.finish(fmt.Sprint("op-", started), &agentpb.Operation{State: succeeded})
 }
 
 func TestTheStateOfAnOperationNeverGoesBack(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	started := a.start("a")
-	started.progress(&proto.Operation{State: preparing, Message: "late"})
+	started.progress(&agentpb.Operation{State: preparing, Message: "late"})
 	a.Expect(a.GetOperation(t.Context(), "a")).To(And(
 		HaveField("State", running), HaveField("Message", "late")))
-	started.progress(&proto.Operation{State: succeeded, Message: "too early"})
+	started.progress(&agentpb.Operation{State: succeeded, Message: "too early"})
 	a.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("State", running))
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 }
 
 func TestProgressReachesAWatcher(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	started := a.start("a")
-	seen := make(chan *proto.Operation, 100)
-	go func() { _, _ = a.WatchOperation(t.Context(), "a", func(o *proto.Operation) { seen <- o }) }()
+	seen := make(chan *agentpb.Operation, 100)
+	go func() { _, _ = a.WatchOperation(t.Context(), "a", func(o *agentpb.Operation) { seen <- o }) }()
 	a.Eventually(seen).WithTimeout(patience).Should(Receive(HaveField("State", running)))
-	started.progress(&proto.Operation{State: running, Message: "creating", ResourceChanges: map[string]int64{"create": 2}})
+	started.progress(&agentpb.Operation{State: running, Message: "creating", ResourceChanges: map[string]int64{"create": 2}})
 	a.Eventually(seen).WithTimeout(patience).Should(Receive(And(
 		HaveField("Message", "creating"), HaveField("ResourceChanges", Equal(map[string]int64{"create": 2})))))
-	a.finish("a", &proto.Operation{State: succeeded, ResourceChanges: map[string]int64{"create": 3}})
+	a.finish("a", &agentpb.Operation{State: succeeded, ResourceChanges: map[string]int64{"create": 3}})
 	a.Eventually(seen).WithTimeout(patience).Should(Receive(And(
 		HaveField("State", succeeded), HaveField("ResourceChanges", Equal(map[string]int64{"create": 3})))))
 }
@@ -105,12 +105,12 @@ func TestEveryWatcherSeesTheEnd(t *testing.T) {
 	started := a.start("a")
 	go func() {
 		for i := range 1000 {
-			started.progress(&proto.Operation{State: running, Message: fmt.Sprint("step ", i)})
+			started.progress(&agentpb.Operation{State: running, Message: fmt.Sprint("step ", i)})
 		}
-		a.runner.end <- &proto.Operation{State: succeeded}
+		a.runner.end <- &agentpb.Operation{State: succeeded}
 	}()
 	a.Expect(together(100, func(int) error {
-		final, err := a.WatchOperation(t.Context(), "a", func(*proto.Operation) {})
+		final, err := a.WatchOperation(t.Context(), "a", func(*agentpb.Operation) {})
 		if err == nil && final.GetState() != succeeded {
 			return fmt.Errorf("ended as %s", final.GetState())
 		}
@@ -125,7 +125,7 @@ func TestAWatcherThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 	started := a.start("a")
 	stuck, release := make(chan struct{}), make(chan struct{})
 	go func() {
-		_, _ = a.WatchOperation(t.Context(), "a", func(*proto.Operation) {
+		_, _ = a.WatchOperation(t.Context(), "a", func(*agentpb.Operation) {
 			select {
 			case <-stuck:
 			default:
@@ -138,9 +138,9 @@ func TestAWatcherThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 	a.Eventually(stuck).WithTimeout(patience).Should(BeClosed())
 	// This is more than the buffers between the agent and the watcher can hold.
 	for range 20_000 {
-		started.progress(&proto.Operation{State: running, Message: strings.Repeat("x", 4<<10)})
+		started.progress(&agentpb.Operation{State: running, Message: strings.Repeat("x", 4<<10)})
 	}
-	a.Expect(a.finish("a", &proto.Operation{State: succeeded}).GetState()).To(Equal(succeeded))
+	a.Expect(a.finish("a", &agentpb.Operation{State: succeeded}).GetState()).To(Equal(succeeded))
 }
 
 func TestCancelEndsARunningOperation(t *testing.T) {
@@ -159,27 +159,27 @@ func TestAnOperationEndsAtItsTimeout(t *testing.T) {
 	limited := request("a")
 	limited.Timeout = durationpb.New(50 * time.Millisecond)
 	a.accept(limited)
-	a.Expect(a.wait("a")).To(And(HaveField("State", failed), HaveField("Failure", proto.FailureReason_FAILURE_REASON_TIMEOUT)))
+	a.Expect(a.wait("a")).To(And(HaveField("State", failed), HaveField("Failure", agentpb.FailureReason_FAILURE_REASON_TIMEOUT)))
 }
 
 func TestForgetRemovesAFinalOperation(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	a.start("a")
 	a.Expect(a.ForgetOperation(t.Context(), "a")).To(MatchError(client.ErrBusy))
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 	a.Expect(filepath.Join(a.dir, "operations", "a")).To(BeADirectory())
 	for range 2 {
 		a.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
 	}
 	a.Expect(filepath.Join(a.dir, "operations", "a")).NotTo(BeAnExistingFile())
 	a.Expect(a.GetOperation(t.Context(), "a")).Error().To(MatchError(client.ErrNotFound))
-	a.Expect(a.WatchOperation(t.Context(), "a", func(*proto.Operation) {})).Error().To(MatchError(client.ErrNotFound))
+	a.Expect(a.WatchOperation(t.Context(), "a", func(*agentpb.Operation) {})).Error().To(MatchError(client.ErrNotFound))
 }
 
 func TestOutputsAreInTheResultOnly(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	a.start("a")
-	final := a.finish("a", &proto.Operation{State: succeeded, Outputs: map[string]*proto.Output{
+	final := a.finish("a", &agentpb.Operation{State: succeeded, Outputs: map[string]*agentpb.Output{
 		"url": {Value: []byte(`"http://x"`)}, "token": {Value: []byte(`"s3cret"`), Secret: true},
 	}})
 	a.Expect(final.GetOutputs()).To(BeEmpty())
@@ -197,9 +197,9 @@ func TestASecretOfTheRequestIsNeitherLoggedNorWritten(t *testing.T) {
 	const canary = "c4n4ry-value"
 	a := startAgent(t, t.TempDir())
 	secret := request("a")
-	secret.Env = []*proto.EnvironmentVariable{{Name: "TOKEN", Secret: true, Value: &proto.EnvironmentVariable_Text{Text: canary}}}
-	secret.Config = []*proto.ConfigItem{{Key: "k", Secret: true, Value: &proto.ConfigItem_Text{Text: canary}}}
-	a.runner.run = func(context.Context, call) *proto.Operation { panic(canary) }
+	secret.Env = []*agentpb.EnvironmentVariable{{Name: "TOKEN", Secret: true, Value: &agentpb.EnvironmentVariable_Text{Text: canary}}}
+	secret.Config = []*agentpb.ConfigItem{{Key: "k", Secret: true, Value: &agentpb.ConfigItem_Text{Text: canary}}}
+	a.runner.run = func(context.Context, call) *agentpb.Operation { panic(canary) }
 	a.accept(secret)
 	g.Expect(a.wait("a").GetState()).To(Equal(isInterrupted))
 	secret.Id = "not valid"
@@ -221,7 +221,7 @@ func TestASecretOfTheRequestIsNeitherLoggedNorWritten(t *testing.T) {
 func TestTheLastFinishedOperationsAreKept(t *testing.T) {
 	dir := t.TempDir()
 	a := startAgent(t, dir)
-	a.runner.run = func(context.Context, call) *proto.Operation { return &proto.Operation{State: succeeded} }
+	a.runner.run = func(context.Context, call) *agentpb.Operation { return &agentpb.Operation{State: succeeded} }
 	for i := range maxFinishedOperations + 5 {
 		id := fmt.Sprint("op-", i)
 		a.accept(request(id))
@@ -246,7 +246,7 @@ func TestAResultThatCannotBeWrittenIsStillReported(t *testing.T) {
 	// There is a directory instead of the file, which a rename cannot replace.
 	path := filepath.Join(a.dir, "operations/a", recordFile)
 	a.Expect(errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700))).To(Succeed())
-	a.finish("a", &proto.Operation{State: succeeded, Outputs: map[string]*proto.Output{"o": {Value: []byte("1")}}})
+	a.finish("a", &agentpb.Operation{State: succeeded, Outputs: map[string]*agentpb.Output{"o": {Value: []byte("1")}}})
 	a.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("Outputs", HaveKey("o")))
 	a.Expect(a.log.String()).To(ContainSubstring("cannot record the result"))
 }
@@ -255,10 +255,10 @@ func TestAStoppingAgentRecordsHowTheOperationEnded(t *testing.T) {
 	dir := t.TempDir()
 	a := startAgent(t, dir)
 	a.start("a")
-	ended := make(chan *proto.Operation, 1)
+	ended := make(chan *agentpb.Operation, 1)
 	watching := make(chan struct{}, 100)
 	go func() {
-		final, _ := a.WatchOperation(t.Context(), "a", func(*proto.Operation) { watching <- struct{}{} })
+		final, _ := a.WatchOperation(t.Context(), "a", func(*agentpb.Operation) { watching <- struct{}{} })
 		ended <- final
 	}()
 	a.Eventually(watching).WithTimeout(patience).Should(Receive())
@@ -273,25 +273,25 @@ func TestRequestsThatCanNeverWorkAreRefused(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	tests := []struct {
 		name    string
-		change  func(*proto.StartOperationRequest)
+		change  func(*agentpb.StartOperationRequest)
 		message string
 	}{
-		{"no id", func(r *proto.StartOperationRequest) { r.Id = "" }, "id"},
-		{"id with a path", func(r *proto.StartOperationRequest) { r.Id = "../../etc" }, "id"},
-		{"id of dots", func(r *proto.StartOperationRequest) { r.Id = ".." }, "id"},
-		{"long id", func(r *proto.StartOperationRequest) { r.Id = strings.Repeat("a", 65) }, "id"},
-		{"no kind", func(r *proto.StartOperationRequest) { r.Kind = 0 }, "kind"},
-		{"unknown kind", func(r *proto.StartOperationRequest) { r.Kind = 99 }, "kind"},
-		{"no stack", func(r *proto.StartOperationRequest) { r.Stack = "" }, "stack"},
-		{"negative timeout", func(r *proto.StartOperationRequest) { r.Timeout = durationpb.New(-1) }, "timeout"},
-		{"negative grace", func(r *proto.StartOperationRequest) { r.CancelGrace = durationpb.New(-1) }, "cancel_grace"},
-		{"negative parallel", func(r *proto.StartOperationRequest) { r.Options = &proto.OperationOptions{Parallel: -1} }, "parallel"},
-		{"no source", func(r *proto.StartOperationRequest) { r.Source = nil }, "source"},
-		{"artifact without digest", func(r *proto.StartOperationRequest) {
-			r.Source = &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{}}
+		{"no id", func(r *agentpb.StartOperationRequest) { r.Id = "" }, "id"},
+		{"id with a path", func(r *agentpb.StartOperationRequest) { r.Id = "../../etc" }, "id"},
+		{"id of dots", func(r *agentpb.StartOperationRequest) { r.Id = ".." }, "id"},
+		{"long id", func(r *agentpb.StartOperationRequest) { r.Id = strings.Repeat("a", 65) }, "id"},
+		{"no kind", func(r *agentpb.StartOperationRequest) { r.Kind = 0 }, "kind"},
+		{"unknown kind", func(r *agentpb.StartOperationRequest) { r.Kind = 99 }, "kind"},
+		{"no stack", func(r *agentpb.StartOperationRequest) { r.Stack = "" }, "stack"},
+		{"negative timeout", func(r *agentpb.StartOperationRequest) { r.Timeout = durationpb.New(-1) }, "timeout"},
+		{"negative grace", func(r *agentpb.StartOperationRequest) { r.CancelGrace = durationpb.New(-1) }, "cancel_grace"},
+		{"negative parallel", func(r *agentpb.StartOperationRequest) { r.Options = &agentpb.OperationOptions{Parallel: -1} }, "parallel"},
+		{"no source", func(r *agentpb.StartOperationRequest) { r.Source = nil }, "source"},
+		{"artifact without digest", func(r *agentpb.StartOperationRequest) {
+			r.Source = &agentpb.StartOperationRequest_Artifact{Artifact: &agentpb.ArtifactSource{}}
 		}, "digest"},
-		{"project without name", func(r *proto.StartOperationRequest) { r.GetProject().Name = "" }, "name"},
-		{"update without program", func(r *proto.StartOperationRequest) { r.Kind = proto.OperationKind_OPERATION_KIND_UP }, "program"},
+		{"project without name", func(r *agentpb.StartOperationRequest) { r.GetProject().Name = "" }, "name"},
+		{"update without program", func(r *agentpb.StartOperationRequest) { r.Kind = agentpb.OperationKind_OPERATION_KIND_UP }, "program"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -16,26 +16,26 @@ import (
 	gproto "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 )
 
 // FuzzStartRequest checks that a request which validate accepts keeps to the contract, and that a refusal quotes no value.
 func FuzzStartRequest(f *testing.F) {
 	const canary = "canary-s3cr3t-value"
-	kinds := []proto.OperationKind{proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_DESTROY, 77, -1}
+	kinds := []agentpb.OperationKind{agentpb.OperationKind_OPERATION_KIND_UP, agentpb.OperationKind_OPERATION_KIND_DESTROY, 77, -1}
 	for n, kind := range kinds {
-		request := &proto.StartOperationRequest{
+		request := &agentpb.StartOperationRequest{
 			Id: "0b5a1c2e-7a61-4f0e-9d65-9d1f3ad3c0de", Kind: kind, Stack: "org/app/dev",
-			Source:  &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: "sha256:" + strings.Repeat("a", 64), Dir: "../../etc"}},
-			Env:     []*proto.EnvironmentVariable{{Name: "TOKEN", Secret: true}},
-			Config:  []*proto.ConfigItem{{Key: "app:token", Secret: true, Value: &proto.ConfigItem_Text{Text: canary}}},
+			Source:  &agentpb.StartOperationRequest_Artifact{Artifact: &agentpb.ArtifactSource{Digest: "sha256:" + strings.Repeat("a", 64), Dir: "../../etc"}},
+			Env:     []*agentpb.EnvironmentVariable{{Name: "TOKEN", Secret: true}},
+			Config:  []*agentpb.ConfigItem{{Key: "app:token", Secret: true, Value: &agentpb.ConfigItem_Text{Text: canary}}},
 			Timeout: durationpb.New(time.Hour), CancelGrace: &durationpb.Duration{Seconds: int64(n) * 1e15, Nanos: -1},
 		}
 		if n%2 == 1 {
 			request.Id, request.Stack = canary+"\n", strings.Repeat("é", 300)
-			request.Source = &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "p"}}
-			request.Options = &proto.OperationOptions{Parallel: -1}
+			request.Source = &agentpb.StartOperationRequest_Project{Project: &agentpb.ProjectSource{Name: "p"}}
+			request.Options = &agentpb.OperationOptions{Parallel: -1}
 		}
 		seed, err := gproto.Marshal(request)
 		if err != nil {
@@ -45,7 +45,7 @@ func FuzzStartRequest(f *testing.F) {
 	}
 	f.Add([]byte("\x0a\x01a\x10\x02\x1a\x01s"))
 	f.Fuzz(func(t *testing.T, message []byte) {
-		request := &proto.StartOperationRequest{}
+		request := &agentpb.StartOperationRequest{}
 		if gproto.Unmarshal(message, request) != nil {
 			return
 		}
@@ -73,14 +73,14 @@ func FuzzStartRequest(f *testing.F) {
 // pieces is a stream of messages that a client sent.
 type pieces struct {
 	grpc.ServerStream
-	messages []*proto.PushSourceRequest
+	messages []*agentpb.PushSourceRequest
 }
 
 func (p *pieces) Context() context.Context { return context.Background() }
 
-func (p *pieces) SendAndClose(*proto.PushSourceResponse) error { return nil }
+func (p *pieces) SendAndClose(*agentpb.PushSourceResponse) error { return nil }
 
-func (p *pieces) Recv() (*proto.PushSourceRequest, error) {
+func (p *pieces) Recv() (*agentpb.PushSourceRequest, error) {
 	if len(p.messages) == 0 {
 		return nil, io.EOF
 	}
@@ -108,12 +108,12 @@ func FuzzPush(f *testing.F) {
 		stream := &pieces{}
 		for rest := content; len(rest) > 0; {
 			n := min(max(piece, 1), len(rest))
-			stream.messages = append(stream.messages, &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Chunk{Chunk: rest[:n]}})
+			stream.messages = append(stream.messages, &agentpb.PushSourceRequest{Message: &agentpb.PushSourceRequest_Chunk{Chunk: rest[:n]}})
 			rest = rest[n:]
 		}
-		header := &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Header{Header: &proto.SourceHeader{Digest: announced, Size: size}}}
+		header := &agentpb.PushSourceRequest{Message: &agentpb.PushSourceRequest_Header{Header: &agentpb.SourceHeader{Digest: announced, Size: size}}}
 		at := min(max(headerAt, 0), len(stream.messages))
-		stream.messages = append(stream.messages[:at:at], append([]*proto.PushSourceRequest{header}, stream.messages[at:]...)...)
+		stream.messages = append(stream.messages[:at:at], append([]*agentpb.PushSourceRequest{header}, stream.messages[at:]...)...)
 
 		var stored bytes.Buffer
 		accepted, err := s.receiveHeader(stream)

@@ -14,20 +14,20 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 )
 
 const (
-	queued        = proto.OperationState_OPERATION_STATE_QUEUED
-	preparing     = proto.OperationState_OPERATION_STATE_PREPARING
-	running       = proto.OperationState_OPERATION_STATE_RUNNING
-	succeeded     = proto.OperationState_OPERATION_STATE_SUCCEEDED
-	failed        = proto.OperationState_OPERATION_STATE_FAILED
-	isInterrupted = proto.OperationState_OPERATION_STATE_INTERRUPTED
-	cancelled     = proto.OperationState_OPERATION_STATE_CANCELLED
+	queued        = agentpb.OperationState_OPERATION_STATE_QUEUED
+	preparing     = agentpb.OperationState_OPERATION_STATE_PREPARING
+	running       = agentpb.OperationState_OPERATION_STATE_RUNNING
+	succeeded     = agentpb.OperationState_OPERATION_STATE_SUCCEEDED
+	failed        = agentpb.OperationState_OPERATION_STATE_FAILED
+	isInterrupted = agentpb.OperationState_OPERATION_STATE_INTERRUPTED
+	cancelled     = agentpb.OperationState_OPERATION_STATE_CANCELLED
 )
 
 // patience is how long a test waits for something that has to happen.
@@ -36,24 +36,24 @@ const patience = 20 * time.Second
 // scriptedRunner is a Runner whose operations the test controls.
 type scriptedRunner struct {
 	// run is the operation. If it is nil, the operation reports that it is running, and ends when the test sends to end or ctx is done.
-	run func(ctx context.Context, call call) *proto.Operation
+	run func(ctx context.Context, call call) *agentpb.Operation
 	// calls receives one value for each operation that is run.
 	calls chan call
 	// end makes a running operation end with the result that is sent.
-	end chan *proto.Operation
+	end chan *agentpb.Operation
 	// endBy receives the time with which EndBy is called; nil if the test does not need it.
 	endBy chan time.Time
 }
 
 type call struct {
-	request  *proto.StartOperationRequest
+	request  *agentpb.StartOperationRequest
 	project  string
 	paths    operation.Paths
-	progress func(*proto.Operation)
+	progress func(*agentpb.Operation)
 }
 
 func newScriptedRunner() *scriptedRunner {
-	return &scriptedRunner{calls: make(chan call, 1000), end: make(chan *proto.Operation)}
+	return &scriptedRunner{calls: make(chan call, 1000), end: make(chan *agentpb.Operation)}
 }
 
 func (r *scriptedRunner) Version() string { return "v3.250.0" }
@@ -64,13 +64,13 @@ func (r *scriptedRunner) EndBy(end time.Time) {
 	}
 }
 
-func (r *scriptedRunner) Run(ctx context.Context, request *proto.StartOperationRequest, paths operation.Paths, progress func(*proto.Operation)) *proto.Operation {
+func (r *scriptedRunner) Run(ctx context.Context, request *agentpb.StartOperationRequest, paths operation.Paths, progress func(*agentpb.Operation)) *agentpb.Operation {
 	this := call{request: request, project: paths.Project, paths: paths, progress: progress}
 	if r.run != nil {
 		r.calls <- this
 		return r.run(ctx, this)
 	}
-	progress(&proto.Operation{State: running, Message: "updating"})
+	progress(&agentpb.Operation{State: running, Message: "updating"})
 	r.calls <- this
 	select {
 	case end := <-r.end:
@@ -81,14 +81,14 @@ func (r *scriptedRunner) Run(ctx context.Context, request *proto.StartOperationR
 }
 
 // stopped returns the result of an operation that ended because its context did, as operation.Runner does.
-func stopped(ctx context.Context) *proto.Operation {
+func stopped(ctx context.Context) *agentpb.Operation {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, operation.ErrCancelled):
-		return &proto.Operation{State: cancelled, Message: cause.Error()}
+		return &agentpb.Operation{State: cancelled, Message: cause.Error()}
 	case errors.Is(cause, operation.ErrTimeout):
-		return &proto.Operation{State: failed, Failure: proto.FailureReason_FAILURE_REASON_TIMEOUT, Message: cause.Error()}
+		return &agentpb.Operation{State: failed, Failure: agentpb.FailureReason_FAILURE_REASON_TIMEOUT, Message: cause.Error()}
 	default:
-		return &proto.Operation{State: isInterrupted, Message: cause.Error()}
+		return &agentpb.Operation{State: isInterrupted, Message: cause.Error()}
 	}
 }
 
@@ -177,10 +177,10 @@ func serveInBackground(server *Server, listener net.Listener) func() error {
 }
 
 // request returns the request for a destroy, which needs no source.
-func request(id string) *proto.StartOperationRequest {
-	return &proto.StartOperationRequest{
-		Id: id, Kind: proto.OperationKind_OPERATION_KIND_DESTROY, Stack: "dev",
-		Source: &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "demo", Runtime: "yaml"}},
+func request(id string) *agentpb.StartOperationRequest {
+	return &agentpb.StartOperationRequest{
+		Id: id, Kind: agentpb.OperationKind_OPERATION_KIND_DESTROY, Stack: "dev",
+		Source: &agentpb.StartOperationRequest_Project{Project: &agentpb.ProjectSource{Name: "demo", Runtime: "yaml"}},
 	}
 }
 
@@ -191,7 +191,7 @@ func (a *agent) start(id string) call {
 }
 
 // startRequest starts the operation and waits until it runs.
-func (a *agent) startRequest(request *proto.StartOperationRequest) (started call) {
+func (a *agent) startRequest(request *agentpb.StartOperationRequest) (started call) {
 	a.t.Helper()
 	a.accept(request)
 	a.Eventually(a.runner.calls).WithTimeout(patience).Should(Receive(&started))
@@ -199,13 +199,13 @@ func (a *agent) startRequest(request *proto.StartOperationRequest) (started call
 }
 
 // accept starts the operation.
-func (a *agent) accept(request *proto.StartOperationRequest) {
+func (a *agent) accept(request *agentpb.StartOperationRequest) {
 	a.t.Helper()
 	a.Expect(a.StartOperation(a.t.Context(), request)).Error().NotTo(HaveOccurred())
 }
 
 // finish ends the running operation, waits until the agent reports its end, and returns it.
-func (a *agent) finish(id string, result *proto.Operation) *proto.Operation {
+func (a *agent) finish(id string, result *agentpb.Operation) *agentpb.Operation {
 	a.t.Helper()
 	select {
 	case a.runner.end <- result:
@@ -216,11 +216,11 @@ func (a *agent) finish(id string, result *proto.Operation) *proto.Operation {
 }
 
 // wait returns the operation once it is final.
-func (a *agent) wait(id string) *proto.Operation {
+func (a *agent) wait(id string) *agentpb.Operation {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
 	defer cancel()
-	final, err := a.WatchOperation(ctx, id, func(*proto.Operation) {})
+	final, err := a.WatchOperation(ctx, id, func(*agentpb.Operation) {})
 	NewWithT(a.t).Expect(err).NotTo(HaveOccurred())
 	return final
 }

@@ -10,13 +10,13 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 // restore returns the recorded operation. An operation that was not done when its agent ended becomes Interrupted. restore returns nil if
 // the start was never recorded: then no client was told that the operation had started.
-func (e *executor) restore(id string) *proto.Operation {
+func (e *executor) restore(id string) *agentpb.Operation {
 	recorded, err := e.records.read(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -24,7 +24,7 @@ func (e *executor) restore(id string) *proto.Operation {
 		return nil
 	case err != nil:
 		e.log.Warn("lost the record of an operation", "operation", id, "error", err.Error())
-		recorded = &proto.Operation{Id: id}
+		recorded = &agentpb.Operation{Id: id}
 	case recorded.GetState().Final():
 		return withoutOutputs(recorded)
 	}
@@ -37,22 +37,22 @@ func (e *executor) restore(id string) *proto.Operation {
 }
 
 // interrupted returns the operation as one whose outcome is lost, so that it may be run again.
-func interrupted(operation *proto.Operation) *proto.Operation {
+func interrupted(operation *agentpb.Operation) *agentpb.Operation {
 	lost := withoutOutputs(operation)
 	lost.Message = interruption(operation.GetState())
-	lost.State = proto.OperationState_OPERATION_STATE_INTERRUPTED
+	lost.State = agentpb.OperationState_OPERATION_STATE_INTERRUPTED
 	lost.EndTime = timestamppb.Now()
 	return lost
 }
 
 // interruption explains to people what the end of the agent means for an operation in that state.
-func interruption(state proto.OperationState) string {
+func interruption(state agentpb.OperationState) string {
 	switch state {
-	case proto.OperationState_OPERATION_STATE_UNSPECIFIED:
+	case agentpb.OperationState_OPERATION_STATE_UNSPECIFIED:
 		return "the record of the operation is not readable; its outcome is not known"
-	case proto.OperationState_OPERATION_STATE_QUEUED, proto.OperationState_OPERATION_STATE_PREPARING:
+	case agentpb.OperationState_OPERATION_STATE_QUEUED, agentpb.OperationState_OPERATION_STATE_PREPARING:
 		return "the agent ended before pulumi ran; no resource was changed"
-	case proto.OperationState_OPERATION_STATE_SUCCEEDED:
+	case agentpb.OperationState_OPERATION_STATE_SUCCEEDED:
 		return "the operation succeeded, but its result was lost"
 	}
 	return "the agent ended while pulumi ran, perhaps for lack of memory; the outcome is not known"
@@ -69,13 +69,13 @@ func (e *executor) find(id string) (*trackedOperation, error) {
 }
 
 // get returns the operation, with its outputs when it is done.
-func (e *executor) get(id string) (*proto.Operation, error) {
+func (e *executor) get(id string) (*agentpb.Operation, error) {
 	known, err := e.find(id)
 	if err != nil {
 		return nil, err
 	}
 	current := known.snapshot()
-	if current.GetState() != proto.OperationState_OPERATION_STATE_SUCCEEDED {
+	if current.GetState() != agentpb.OperationState_OPERATION_STATE_SUCCEEDED {
 		return current, nil
 	}
 	if kept := known.unsaved.Load(); kept != nil {
@@ -101,7 +101,7 @@ func (e *executor) forget(id string) error {
 		return nil
 	}
 	if !known.final() {
-		return proto.Refuse(proto.ReasonBusy, fmt.Sprintf("operation %s is not done", id))
+		return agentpb.Refuse(agentpb.ReasonBusy, fmt.Sprintf("operation %s is not done", id))
 	}
 	if err := e.records.remove(id); err != nil {
 		return status.Error(codes.Internal, err.Error())
@@ -115,22 +115,22 @@ func (e *executor) forget(id string) error {
 }
 
 // shortened returns the fields that GetInfo returns for an operation. They are few because there may be dozens of operations.
-func shortened(operation *proto.Operation) *proto.Operation {
-	return &proto.Operation{
+func shortened(operation *agentpb.Operation) *agentpb.Operation {
+	return &agentpb.Operation{
 		Id: operation.GetId(), Kind: operation.GetKind(), State: operation.GetState(), Failure: operation.GetFailure(),
-		StartTime: operation.GetStartTime(), EndTime: operation.GetEndTime(), Message: plaintext.Cut(operation.GetMessage(), proto.MaxBriefText),
+		StartTime: operation.GetStartTime(), EndTime: operation.GetEndTime(), Message: plaintext.Cut(operation.GetMessage(), agentpb.MaxBriefText),
 	}
 }
 
 // list returns the operations that were not forgotten, oldest first.
-func (e *executor) list() []*proto.Operation {
+func (e *executor) list() []*agentpb.Operation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := make([]*proto.Operation, 0, len(e.operations))
+	all := make([]*agentpb.Operation, 0, len(e.operations))
 	for _, known := range e.operations {
 		all = append(all, shortened(known.snapshot()))
 	}
-	slices.SortFunc(all, func(a, b *proto.Operation) int {
+	slices.SortFunc(all, func(a, b *agentpb.Operation) int {
 		return a.GetStartTime().AsTime().Compare(b.GetStartTime().AsTime())
 	})
 	return all
@@ -138,7 +138,7 @@ func (e *executor) list() []*proto.Operation {
 
 // prune removes the oldest final operations beyond maxFinishedOperations. e.mu is held.
 func (e *executor) prune() {
-	var finished []*proto.Operation
+	var finished []*agentpb.Operation
 	for _, known := range e.operations {
 		if current := known.snapshot(); current.GetState().Final() {
 			finished = append(finished, current)
@@ -147,7 +147,7 @@ func (e *executor) prune() {
 	if len(finished) <= maxFinishedOperations {
 		return
 	}
-	slices.SortFunc(finished, func(a, b *proto.Operation) int {
+	slices.SortFunc(finished, func(a, b *agentpb.Operation) int {
 		return a.GetEndTime().AsTime().Compare(b.GetEndTime().AsTime())
 	})
 	for _, oldest := range finished[:len(finished)-maxFinishedOperations] {

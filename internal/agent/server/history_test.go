@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // record writes the files of an operation as an earlier agent, or a user program, may have left them.
@@ -37,7 +37,7 @@ func TestANewAgentKnowsWhatAnEarlierOneLeft(t *testing.T) {
 	tests := []struct {
 		name    string
 		record  string
-		state   proto.OperationState
+		state   agentpb.OperationState
 		message string
 	}{
 		{"succeeded", good, succeeded, ""},
@@ -52,8 +52,8 @@ func TestANewAgentKnowsWhatAnEarlierOneLeft(t *testing.T) {
 		{"unknown state", `{"id":"a","state":99}`, isInterrupted, unreadable},
 		{"too large", in("FAILED") + strings.Repeat(" ", maxRecordSize), isInterrupted, unreadable},
 		{"field of a newer agent", `{"id":"a","state":"OPERATION_STATE_FAILED","new":1}`, failed, ""},
-		{"long message", `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", 5000) + `"}`, failed, strings.Repeat("m", proto.MaxText-3) + "…"},
-		{"more than the controller accepts", `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", proto.MaxOperationSize) + `"}`, isInterrupted, unreadable},
+		{"long message", `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", 5000) + `"}`, failed, strings.Repeat("m", agentpb.MaxText-3) + "…"},
+		{"more than the controller accepts", `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", agentpb.MaxOperationSize) + `"}`, isInterrupted, unreadable},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -114,13 +114,13 @@ func TestWhatIsNoRecordIsLeftAlone(t *testing.T) {
 	}
 	g.Expect(os.ReadFile(outside)).To(ContainSubstring("SUCCEEDED"))
 	a.start("no-record")
-	a.finish("no-record", &proto.Operation{State: failed})
+	a.finish("no-record", &agentpb.Operation{State: failed})
 }
 
 func TestALostResultIsAnInterruption(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	a.start("a")
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 	path := filepath.Join(a.dir, "operations/a", recordFile)
 	lost := And(HaveField("State", isInterrupted), HaveField("Message", "the operation succeeded, but its result was lost"))
 	a.Expect(os.WriteFile(path, []byte(`{"id":"a","state":"OPERATION_STATE_RUNNING"}`), 0o600)).To(Succeed())
@@ -132,7 +132,7 @@ func TestALostResultIsAnInterruption(t *testing.T) {
 func TestRecordsAreForTheirOwnerOnly(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	a.start("a")
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 	for name, mode := range map[string]os.FileMode{
 		"operations": 0o700, "operations/a": 0o700, "operations/a/" + recordFile: 0o600,
 	} {
@@ -149,17 +149,17 @@ func TestAForgottenOperationStaysForgotten(t *testing.T) {
 	dir := t.TempDir()
 	a := startAgent(t, dir)
 	a.start("a")
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 	a.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
 	a.Expect(a.stop()).To(Succeed())
 	a.Expect(startAgent(t, dir).GetOperation(t.Context(), "a")).Error().To(MatchError(client.ErrNotFound))
 }
 
 func FuzzParseRecord(f *testing.F) {
-	seed, _ := protojson.Marshal(&proto.Operation{
-		Id: "a", Kind: proto.OperationKind_OPERATION_KIND_UP, State: succeeded, StartTime: timestamppb.Now(),
-		ResourceChanges: map[string]int64{"create": 1}, Message: "done", Outputs: map[string]*proto.Output{"o": {Value: []byte("1"), Secret: true}},
-		LockHolder: &proto.LockHolder{User: "u", Host: "h", Pid: 1}, Project: &proto.ProjectSource{Name: "p", Runtime: "r"},
+	seed, _ := protojson.Marshal(&agentpb.Operation{
+		Id: "a", Kind: agentpb.OperationKind_OPERATION_KIND_UP, State: succeeded, StartTime: timestamppb.Now(),
+		ResourceChanges: map[string]int64{"create": 1}, Message: "done", Outputs: map[string]*agentpb.Output{"o": {Value: []byte("1"), Secret: true}},
+		LockHolder: &agentpb.LockHolder{User: "u", Host: "h", Pid: 1}, Project: &agentpb.ProjectSource{Name: "p", Runtime: "r"},
 	})
 	f.Add("a", seed)
 	f.Add("a", []byte(`{"id":"a","state":99}`))
@@ -171,7 +171,7 @@ func FuzzParseRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if operation.GetId() != id || len(operation.GetMessage()) > proto.MaxOperationSize {
+		if operation.GetId() != id || len(operation.GetMessage()) > agentpb.MaxOperationSize {
 			t.Fatalf("accepted %v", operation)
 		}
 		again, err := protojson.Marshal(operation)

@@ -6,7 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 func TestAProjectThatIsALeftOutLinkIsNotRun(t *testing.T) {
@@ -20,7 +20,7 @@ func TestAProjectThatIsALeftOutLinkIsNotRun(t *testing.T) {
 	for id, dirs := range map[string]string{"file": "linked", "slashes": "./linked/", "dir": "to", "below": "to/app"} {
 		a.accept(update(id, source.digest, dirs))
 		a.Expect(a.wait(id)).To(And(
-			HaveField("State", failed), HaveField("Failure", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID),
+			HaveField("State", failed), HaveField("Failure", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID),
 			HaveField("Message", ContainSubstring("is a symbolic link that was left out"))), id)
 	}
 	a.Expect(a.runner.calls).To(BeEmpty())
@@ -34,11 +34,11 @@ func TestAProjectThatIsALeftOutLinkIsNotRun(t *testing.T) {
 	tree := filepath.Join(dir, sourceName)
 	a.Expect(started.paths.LeftOut).To(ConsistOf(filepath.Join(tree, "linked/Pulumi.yaml"), filepath.Join(tree, "to"),
 		filepath.Join(tree, "fine/Pulumi.json"), filepath.Join(tree, "fine/Pulumi.dev.yaml")))
-	a.finish("fine", &proto.Operation{State: succeeded})
+	a.finish("fine", &agentpb.Operation{State: succeeded})
 
 	// The links of one source are not those of the next one.
 	next := pack(t, map[string]string{"linked/Pulumi.yaml": projectYAML})
 	a.Expect(a.push(next)).To(Succeed())
 	a.Expect(a.startRequest(update("next", next.digest, "linked")).paths.LeftOut).To(BeEmpty())
-	a.finish("next", &proto.Operation{State: succeeded})
+	a.finish("next", &agentpb.Operation{State: succeeded})
 }

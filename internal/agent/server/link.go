@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 const (
@@ -25,7 +25,7 @@ func Shared(dir, workspace string) bool {
 // linkWorkspace makes the program easy to find for people who work in a pod: it replaces the workspace, where a shell starts, by a link to
 // the directory of the operation, unless that directory is in the workspace anyway. It replaces only an empty directory, because an init
 // container may have put files there. Operations do not depend on the link, so linkWorkspace returns no error.
-func (s *sources) linkWorkspace(request *proto.StartOperationRequest, project string) {
+func (s *sources) linkWorkspace(request *agentpb.StartOperationRequest, project string) {
 	if !s.shared || request.GetArtifact() == nil && !filepath.IsAbs(request.GetLocal().GetDir()) {
 		return
 	}

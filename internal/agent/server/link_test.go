@@ -8,25 +8,25 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // runLocal runs a program of the workspace or the image. It returns the directory in which the program was run, or the message why it was
 // not run.
 func (a *agent) runLocal(id, dir string) (project, message string) {
 	a.t.Helper()
-	return a.runToEnd(&proto.StartOperationRequest{
-		Id: id, Kind: proto.OperationKind_OPERATION_KIND_UP, Stack: "dev",
-		Source: &proto.StartOperationRequest_Local{Local: &proto.LocalSource{Dir: dir}},
+	return a.runToEnd(&agentpb.StartOperationRequest{
+		Id: id, Kind: agentpb.OperationKind_OPERATION_KIND_UP, Stack: "dev",
+		Source: &agentpb.StartOperationRequest_Local{Local: &agentpb.LocalSource{Dir: dir}},
 	})
 }
 
-func (a *agent) runToEnd(request *proto.StartOperationRequest) (project, message string) {
+func (a *agent) runToEnd(request *agentpb.StartOperationRequest) (project, message string) {
 	a.t.Helper()
 	a.accept(request)
 	select {
 	case started := <-a.runner.calls:
-		a.finish(request.GetId(), &proto.Operation{State: succeeded})
+		a.finish(request.GetId(), &agentpb.Operation{State: succeeded})
 		return started.project, ""
 	case <-a.ended(request.GetId()):
 		return "", a.wait(request.GetId()).GetMessage()

@@ -12,8 +12,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -50,7 +50,7 @@ func TestAnIdleAgentIsSmall(t *testing.T) {
 	request := update("a", source.digest, "")
 	request.CreateStack = true
 	for name, value := range map[string]string{"PULUMI_BACKEND_URL": "file://" + filepath.Join(dir, "state"), "PULUMI_CONFIG_PASSPHRASE": "x"} {
-		request.Env = append(request.Env, &proto.EnvironmentVariable{Name: name, Value: &proto.EnvironmentVariable_Text{Text: value}})
+		request.Env = append(request.Env, &agentpb.EnvironmentVariable{Name: name, Value: &agentpb.EnvironmentVariable_Text{Text: value}})
 	}
 	a.accept(request)
 	final := a.wait("a")

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	gproto "google.golang.org/protobuf/proto"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // trackedOperation is an operation of the agent, with channels that report its changes.
@@ -18,11 +18,11 @@ type trackedOperation struct {
 	// cancel asks the operation to end, with a cause. Only the first cause has an effect.
 	cancel context.CancelCauseFunc
 	// unsaved is the result when it could not be written to the disk.
-	unsaved atomic.Pointer[proto.Operation]
+	unsaved atomic.Pointer[agentpb.Operation]
 
 	mu sync.Mutex
 	// current has no outputs. It is replaced, never modified, so that watchers can read it without the lock.
-	current *proto.Operation
+	current *agentpb.Operation
 	// changed is closed when current is replaced.
 	changed chan struct{}
 	// ended is closed when current is final.
@@ -30,7 +30,7 @@ type trackedOperation struct {
 }
 
 // track wraps the operation as it is now.
-func track(current *proto.Operation, cancel context.CancelCauseFunc) *trackedOperation {
+func track(current *agentpb.Operation, cancel context.CancelCauseFunc) *trackedOperation {
 	o := &trackedOperation{cancel: cancel, current: current, changed: make(chan struct{}), ended: make(chan struct{})}
 	if current.GetState().Final() {
 		close(o.ended)
@@ -39,14 +39,14 @@ func track(current *proto.Operation, cancel context.CancelCauseFunc) *trackedOpe
 }
 
 // observe returns the current operation, and a channel that is closed when the operation changes.
-func (o *trackedOperation) observe() (*proto.Operation, <-chan struct{}) {
+func (o *trackedOperation) observe() (*agentpb.Operation, <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.current, o.changed
 }
 
 // snapshot returns the current operation.
-func (o *trackedOperation) snapshot() *proto.Operation {
+func (o *trackedOperation) snapshot() *agentpb.Operation {
 	current, _ := o.observe()
 	return current
 }
@@ -57,7 +57,7 @@ func (o *trackedOperation) final() bool {
 }
 
 // replace sets the current operation and notifies watchers.
-func (o *trackedOperation) replace(next *proto.Operation) {
+func (o *trackedOperation) replace(next *agentpb.Operation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.current = next
@@ -70,7 +70,7 @@ func (o *trackedOperation) replace(next *proto.Operation) {
 
 // advanced returns current with the progress that the runner reported. The state only moves forward, and never to a final state, which only
 // the result sets.
-func advanced(current, progress *proto.Operation) *proto.Operation {
+func advanced(current, progress *agentpb.Operation) *agentpb.Operation {
 	next := gproto.CloneOf(current)
 	if state := progress.GetState(); state > current.GetState() && !state.Final() {
 		next.State = state
@@ -85,7 +85,7 @@ func advanced(current, progress *proto.Operation) *proto.Operation {
 }
 
 // withoutOutputs returns a copy without the outputs, the changes and the plan.
-func withoutOutputs(result *proto.Operation) *proto.Operation {
+func withoutOutputs(result *agentpb.Operation) *agentpb.Operation {
 	bare := gproto.CloneOf(result)
 	bare.Outputs, bare.Changes, bare.OmittedChanges, bare.Plan = nil, nil, 0, nil
 	return bare
@@ -97,7 +97,7 @@ const watchInterval = 200 * time.Millisecond
 
 // WatchOperation implements the call of the protocol. A watcher holds neither a lock nor a queue: it sends the operation as it is when it
 // can send, so a slow watcher only receives fewer of the changes.
-func (s *Server) WatchOperation(request *proto.WatchOperationRequest, stream grpc.ServerStreamingServer[proto.Operation]) error {
+func (s *Server) WatchOperation(request *agentpb.WatchOperationRequest, stream grpc.ServerStreamingServer[agentpb.Operation]) error {
 	watched, err := s.executor.find(request.GetId())
 	if err != nil {
 		return err

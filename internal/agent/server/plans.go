@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 const (
@@ -38,27 +38,27 @@ type plans struct {
 }
 
 // PushPlan implements the call of the protocol.
-func (s *Server) PushPlan(stream grpc.ClientStreamingServer[proto.PushPlanRequest, proto.PushPlanResponse]) error {
+func (s *Server) PushPlan(stream grpc.ClientStreamingServer[agentpb.PushPlanRequest, agentpb.PushPlanResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return status.Error(codes.InvalidArgument, "the header of the plan is missing")
 	}
 	header := first.GetHeader()
-	if err := checkHeader(header, "plan", proto.MaxPlanSize); err != nil {
+	if err := checkHeader(header, "plan", agentpb.MaxPlanSize); err != nil {
 		return err
 	}
 	if !s.plans.mu.TryLock() {
-		return proto.Refuse(proto.ReasonBusy, "another plan is arriving")
+		return agentpb.Refuse(agentpb.ReasonBusy, "another plan is arriving")
 	}
 	defer s.plans.mu.Unlock()
 	if err := s.plans.receive(stream, header); err != nil {
 		return err
 	}
-	return stream.SendAndClose(&proto.PushPlanResponse{})
+	return stream.SendAndClose(&agentpb.PushPlanResponse{})
 }
 
 // receive stores the plan. mu is held.
-func (p *plans) receive(stream grpc.ClientStreamingServer[proto.PushPlanRequest, proto.PushPlanResponse], header *proto.PlanHeader) (err error) {
+func (p *plans) receive(stream grpc.ClientStreamingServer[agentpb.PushPlanRequest, agentpb.PushPlanResponse], header *agentpb.PlanHeader) (err error) {
 	p.present = ""
 	if err := ignoreMissing(p.root.Remove(incomingPlan)); err != nil {
 		return status.Errorf(codes.Internal, "prepare for the plan: %v", err)
@@ -100,12 +100,12 @@ func (p *plans) take(id string) error {
 }
 
 // needsPlan reports whether the operation carries out a plan for which Pulumi's plan file is needed.
-func needsPlan(request *proto.StartOperationRequest) bool {
-	return request.GetKind() == proto.OperationKind_OPERATION_KIND_PLANNED_UP && !request.GetPlan().GetWithoutFile()
+func needsPlan(request *agentpb.StartOperationRequest) bool {
+	return request.GetKind() == agentpb.OperationKind_OPERATION_KIND_PLANNED_UP && !request.GetPlan().GetWithoutFile()
 }
 
 // pathsOf returns the paths where the operation reads and writes files.
-func (s *sources) pathsOf(request *proto.StartOperationRequest, project string) (operation.Paths, error) {
+func (s *sources) pathsOf(request *agentpb.StartOperationRequest, project string) (operation.Paths, error) {
 	paths := operation.Paths{Project: project, Results: filepath.Join(s.dir, recordsName, request.GetId())}
 	if needsPlan(request) {
 		paths.Plan = filepath.Join(paths.Results, takenPlan)
@@ -119,21 +119,21 @@ func (s *sources) pathsOf(request *proto.StartOperationRequest, project string) 
 }
 
 // GetPlan implements the call of the protocol.
-func (s *Server) GetPlan(request *proto.GetPlanRequest, stream grpc.ServerStreamingServer[proto.PlanPart]) error {
+func (s *Server) GetPlan(request *agentpb.GetPlanRequest, stream grpc.ServerStreamingServer[agentpb.PlanPart]) error {
 	known, err := s.executor.find(request.GetId())
 	if err != nil {
 		return err
 	}
 	id := known.snapshot().GetId()
-	if known.snapshot().GetState() != proto.OperationState_OPERATION_STATE_SUCCEEDED {
+	if known.snapshot().GetState() != agentpb.OperationState_OPERATION_STATE_SUCCEEDED {
 		return status.Errorf(codes.NotFound, "operation %q has no plan", id)
 	}
-	text, textSize, err := s.records.openPlan(id, operation.PlanText, proto.MaxPlanText)
+	text, textSize, err := s.records.openPlan(id, operation.PlanText, agentpb.MaxPlanText)
 	if err != nil {
 		return status.Errorf(codes.NotFound, "operation %q has no plan: %v", id, err)
 	}
 	defer text.Close()
-	file, fileSize, err := s.records.openPlan(id, operation.PlanFile, proto.MaxPlanSize)
+	file, fileSize, err := s.records.openPlan(id, operation.PlanFile, agentpb.MaxPlanSize)
 	content := io.LimitReader(text, textSize)
 	switch {
 	case err == nil:
@@ -142,7 +142,7 @@ func (s *Server) GetPlan(request *proto.GetPlanRequest, stream grpc.ServerStream
 	case !errors.Is(err, fs.ErrNotExist):
 		return status.Errorf(codes.Internal, "read the plan: %v", err)
 	}
-	if err := stream.Send(&proto.PlanPart{FileSize: fileSize, TextSize: textSize}); err != nil {
+	if err := stream.Send(&agentpb.PlanPart{FileSize: fileSize, TextSize: textSize}); err != nil {
 		return err
 	}
 	for {
@@ -150,7 +150,7 @@ func (s *Server) GetPlan(request *proto.GetPlanRequest, stream grpc.ServerStream
 		chunk := make([]byte, planChunk)
 		n, err := content.Read(chunk)
 		if n > 0 {
-			if err := stream.Send(&proto.PlanPart{Chunk: chunk[:n]}); err != nil {
+			if err := stream.Send(&agentpb.PlanPart{Chunk: chunk[:n]}); err != nil {
 				return err
 			}
 		}

@@ -11,18 +11,18 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // planned returns the request for an up that carries out the plan with the content.
-func planned(id, content string) *proto.StartOperationRequest {
+func planned(id, content string) *agentpb.StartOperationRequest {
 	request := request(id)
-	request.Kind, request.Source = proto.OperationKind_OPERATION_KIND_PLANNED_UP, &proto.StartOperationRequest_Local{Local: &proto.LocalSource{}}
-	request.Plan = &proto.PlanRequest{
-		Key: bytes.Repeat([]byte("k"), proto.PlanKeySize), FileDigest: sha256Of(content),
-		Expected: &proto.PlanDigests{Inputs: "i", Changes: "c", State: "s"},
+	request.Kind, request.Source = agentpb.OperationKind_OPERATION_KIND_PLANNED_UP, &agentpb.StartOperationRequest_Local{Local: &agentpb.LocalSource{}}
+	request.Plan = &agentpb.PlanRequest{
+		Key: bytes.Repeat([]byte("k"), agentpb.PlanKeySize), FileDigest: sha256Of(content),
+		Expected: &agentpb.PlanDigests{Inputs: "i", Changes: "c", State: "s"},
 	}
 	return request
 }
@@ -45,7 +45,7 @@ func TestPlanIsPushedForOneOperation(t *testing.T) {
 	}
 	a.Expect(push(sha256Of("other"), len(content), content)).To(MatchError(client.ErrDigestMismatch))
 	a.Expect(push(sha256Of(content), len(content)-1, content)).To(MatchError(client.ErrInvalid))
-	a.Expect(push(sha256Of(content), proto.MaxPlanSize+1, content)).To(MatchError(client.ErrTooLarge))
+	a.Expect(push(sha256Of(content), agentpb.MaxPlanSize+1, content)).To(MatchError(client.ErrTooLarge))
 	_, err = a.StartOperation(t.Context(), request)
 	a.Expect(err).To(MatchError(client.ErrPlanMissing))
 
@@ -56,7 +56,7 @@ func TestPlanIsPushedForOneOperation(t *testing.T) {
 	taken, err := os.ReadFile(started.paths.Plan)
 	a.Expect(err).NotTo(HaveOccurred())
 	a.Expect(string(taken)).To(Equal(content))
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 	a.Expect(started.paths.Plan).NotTo(BeAnExistingFile())
 	_, err = a.StartOperation(t.Context(), planned("b", content))
 	a.Expect(err).To(MatchError(client.ErrPlanMissing), "it was for one operation")
@@ -71,7 +71,7 @@ func TestPlanThatWasSavedIsGottenUntilItIsForgotten(t *testing.T) {
 	a.Expect(os.WriteFile(filepath.Join(results, operation.PlanText), text, 0o600)).To(Succeed())
 	var gotFile, gotText bytes.Buffer
 	a.Expect(a.GetPlan(t.Context(), "a", &gotFile, &gotText)).To(MatchError(client.ErrNotFound), "it is not done")
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 	a.Expect(a.GetPlan(t.Context(), "a", &gotFile, &gotText)).To(Succeed())
 	a.Expect(gotFile.Bytes()).To(Equal(file))
 	a.Expect(gotText.Bytes()).To(Equal(text))
@@ -82,7 +82,7 @@ func TestPlanThatWasSavedIsGottenUntilItIsForgotten(t *testing.T) {
 	a.Expect(a.GetPlan(t.Context(), "a", &gotFile, &gotText)).To(Succeed())
 	a.Expect(gotFile.Len()).To(BeZero())
 	a.Expect(gotText.Bytes()).To(Equal(text))
-	a.Expect(os.WriteFile(filepath.Join(results, operation.PlanText), make([]byte, proto.MaxPlanText+1), 0o600)).To(Succeed())
+	a.Expect(os.WriteFile(filepath.Join(results, operation.PlanText), make([]byte, agentpb.MaxPlanText+1), 0o600)).To(Succeed())
 	a.Expect(a.GetPlan(t.Context(), "a", &gotFile, &gotText)).To(MatchError(client.ErrNotFound), "programs can write there, too")
 	a.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
 	a.Expect(a.GetPlan(t.Context(), "a", &gotFile, &gotText)).To(MatchError(client.ErrNotFound))

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
@@ -18,9 +18,9 @@ var projectFiles = []string{"Pulumi.yaml", "Pulumi.yml", "Pulumi.json"}
 
 // project returns the absolute directory of the program in the request; empty if the operation needs none. The error explains to people why
 // there is none.
-func (s *sources) project(request *proto.StartOperationRequest) (string, error) {
+func (s *sources) project(request *agentpb.StartOperationRequest) (string, error) {
 	switch source := request.GetSource().(type) {
-	case *proto.StartOperationRequest_Artifact:
+	case *agentpb.StartOperationRequest_Artifact:
 		links, err := s.leftOut()
 		if err == nil {
 			err = s.requireOwnFiles(source.Artifact.GetDir(), links)
@@ -29,9 +29,9 @@ func (s *sources) project(request *proto.StartOperationRequest) (string, error) 
 			return "", err
 		}
 		return findProject(filepath.Join(s.dir, sourceName), source.Artifact.GetDir(), "artifact")
-	case *proto.StartOperationRequest_Local:
+	case *agentpb.StartOperationRequest_Local:
 		return s.localProject(source.Local.GetDir())
-	case *proto.StartOperationRequest_Project:
+	case *agentpb.StartOperationRequest_Project:
 		return "", nil // The operation works from the state.
 	}
 	return "", errors.New("the operation names no source")

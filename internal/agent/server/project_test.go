@@ -9,7 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 func TestTheDirectoryOfAProgram(t *testing.T) {
@@ -86,8 +86,8 @@ func TestAProgramThatCannotBeFoundIsAFailureOfTheOperation(t *testing.T) {
 	} {
 		a.accept(update(id, source.digest, tt.dir))
 		a.Expect(a.wait(id)).To(And(
-			HaveField("State", failed), HaveField("Failure", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID),
-			HaveField("Message", And(ContainSubstring(tt.message), WithTransform(func(message string) int { return len(message) }, BeNumerically("<=", proto.MaxText))))))
+			HaveField("State", failed), HaveField("Failure", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID),
+			HaveField("Message", And(ContainSubstring(tt.message), WithTransform(func(message string) int { return len(message) }, BeNumerically("<=", agentpb.MaxText))))))
 	}
 	a.Expect(a.runner.calls).To(BeEmpty())
 }
@@ -98,11 +98,11 @@ func TestALocalProgramIsRunWhereItIs(t *testing.T) {
 	write(t, dir, map[string]string{"workspace/infra/Pulumi.yaml": projectYAML})
 	a := startAgent(t, dir)
 	local := request("a")
-	local.Kind = proto.OperationKind_OPERATION_KIND_UP
-	local.Source = &proto.StartOperationRequest_Local{Local: &proto.LocalSource{Dir: "infra"}}
+	local.Kind = agentpb.OperationKind_OPERATION_KIND_UP
+	local.Source = &agentpb.StartOperationRequest_Local{Local: &agentpb.LocalSource{Dir: "infra"}}
 	started := a.startRequest(local)
 	g.Expect(started.project).To(Equal(filepath.Join(dir, "workspace/infra")))
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 
 	local.Id, local.GetLocal().Dir = "b", "../operations"
 	a.accept(local)

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 func TestADeliveredSourceIsWhatAnOperationRuns(t *testing.T) {
@@ -31,7 +31,7 @@ func TestADeliveredSourceIsWhatAnOperationRuns(t *testing.T) {
 	started := a.startRequest(update("a", source.digest, "infra"))
 	a.Expect(started.project).To(Equal(filepath.Join(a.dir, "source", "infra")))
 	a.Expect(os.ReadFile(filepath.Join(started.project, "Pulumi.yaml"))).To(BeEquivalentTo(projectYAML))
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 
 	// An operation of another artifact does not run this one.
 	_, err := a.StartOperation(t.Context(), update("b", digest.FromString("other").String(), ""))
@@ -45,7 +45,7 @@ func TestASourceThatIsThereIsNotDeliveredAgain(t *testing.T) {
 	a.start("a") // Not even while an operation runs.
 	err := a.PushSource(t.Context(), source.digest, int64(len(source.content)), neverEnding{})
 	a.Expect(err).NotTo(HaveOccurred())
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 }
 
 // neverEnding is a source of bytes without an end.
@@ -59,7 +59,7 @@ func TestTheSourceIsNotReplacedUnderAnOperation(t *testing.T) {
 	a.start("a")
 	// The archive need not be transferred for this error.
 	a.Expect(a.PushSource(t.Context(), source.digest, 1<<20, neverEnding{})).To(MatchError(client.ErrBusy))
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 
 	// An operation that starts during the transfer has precedence, too.
 	a.Expect(a.push(pack(t, map[string]string{"Pulumi.yaml": projectYAML, "first": ""}))).To(Succeed())
@@ -70,7 +70,7 @@ func TestTheSourceIsNotReplacedUnderAnOperation(t *testing.T) {
 	err := a.PushSource(t.Context(), source.digest, int64(len(source.content)), content)
 	a.Expect(err).To(MatchError(client.ErrBusy))
 	a.Expect(filepath.Join(a.dir, "source", "first")).To(BeARegularFile())
-	a.finish("b", &proto.Operation{State: succeeded})
+	a.finish("b", &agentpb.Operation{State: succeeded})
 	a.Expect(a.push(source)).To(Succeed())
 	a.Expect(filepath.Join(a.dir, "source", "first")).NotTo(BeAnExistingFile())
 }
@@ -181,27 +181,27 @@ func TestMessagesInTheWrongOrderAreRefused(t *testing.T) {
 	connection, err := grpc.NewClient(a.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	defer connection.Close()
-	header := &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Header{
-		Header: &proto.SourceHeader{Digest: digest.FromString("x").String(), Size: 1 << 20}}}
-	chunk := func(size int) *proto.PushSourceRequest {
-		return &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Chunk{Chunk: make([]byte, size)}}
+	header := &agentpb.PushSourceRequest{Message: &agentpb.PushSourceRequest_Header{
+		Header: &agentpb.SourceHeader{Digest: digest.FromString("x").String(), Size: 1 << 20}}}
+	chunk := func(size int) *agentpb.PushSourceRequest {
+		return &agentpb.PushSourceRequest{Message: &agentpb.PushSourceRequest_Chunk{Chunk: make([]byte, size)}}
 	}
 	tests := []struct {
 		name     string
-		messages []*proto.PushSourceRequest
+		messages []*agentpb.PushSourceRequest
 		message  string
 	}{
 		{"nothing", nil, "header of the source is missing"},
-		{"chunk first", []*proto.PushSourceRequest{chunk(1)}, "first message is not the header"},
-		{"empty message first", []*proto.PushSourceRequest{{}}, "first message is not the header"},
-		{"second header", []*proto.PushSourceRequest{header, header}, "a chunk has 1 to"},
-		{"empty chunk", []*proto.PushSourceRequest{header, chunk(0)}, "a chunk has 1 to"},
-		{"large chunk", []*proto.PushSourceRequest{header, chunk(proto.MaxChunkSize + 1)}, "a chunk has 1 to"},
+		{"chunk first", []*agentpb.PushSourceRequest{chunk(1)}, "first message is not the header"},
+		{"empty message first", []*agentpb.PushSourceRequest{{}}, "first message is not the header"},
+		{"second header", []*agentpb.PushSourceRequest{header, header}, "a chunk has 1 to"},
+		{"empty chunk", []*agentpb.PushSourceRequest{header, chunk(0)}, "a chunk has 1 to"},
+		{"large chunk", []*agentpb.PushSourceRequest{header, chunk(agentpb.MaxChunkSize + 1)}, "a chunk has 1 to"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
-			stream, err := proto.NewAgentClient(connection).PushSource(t.Context())
+			stream, err := agentpb.NewAgentClient(connection).PushSource(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, message := range tt.messages {
 				g.Expect(stream.Send(message)).To(Or(Succeed(), MatchError(io.EOF)))

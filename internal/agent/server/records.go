@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	gproto "google.golang.org/protobuf/proto"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
@@ -56,7 +56,7 @@ func (r *records) ids() ([]string, error) {
 	}
 	var ids []string
 	for _, entry := range entries {
-		if entry.IsDir() && proto.ValidOperationID(entry.Name()) {
+		if entry.IsDir() && agentpb.ValidOperationID(entry.Name()) {
 			ids = append(ids, entry.Name())
 		}
 	}
@@ -64,7 +64,7 @@ func (r *records) ids() ([]string, error) {
 }
 
 // create records an operation that begins, in place of anything that is stored under its id.
-func (r *records) create(operation *proto.Operation) error {
+func (r *records) create(operation *agentpb.Operation) error {
 	if err := r.remove(operation.GetId()); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (r *records) create(operation *proto.Operation) error {
 }
 
 // save records the operation. With durable, the record also survives a crash of the machine.
-func (r *records) save(operation *proto.Operation, durable bool) error {
+func (r *records) save(operation *agentpb.Operation, durable bool) error {
 	content, err := protojson.Marshal(operation)
 	if err != nil {
 		return fmt.Errorf("encode operation %s: %w", operation.GetId(), err)
@@ -90,7 +90,7 @@ func (r *records) save(operation *proto.Operation, durable bool) error {
 }
 
 // read returns the operation as it was recorded last. The error is fs.ErrNotExist if it was never recorded.
-func (r *records) read(id string) (*proto.Operation, error) {
+func (r *records) read(id string) (*agentpb.Operation, error) {
 	content, err := file.ReadIn(r.root, path.Join(id, recordFile), maxRecordSize)
 	if err != nil {
 		return nil, fmt.Errorf("read operation %s: %w", id, err)
@@ -107,8 +107,8 @@ func (r *records) remove(id string) error {
 }
 
 // parseRecord parses a record and checks that it is of the operation with this id. It ignores fields of newer versions.
-func parseRecord(id string, content []byte) (*proto.Operation, error) {
-	operation := &proto.Operation{}
+func parseRecord(id string, content []byte) (*agentpb.Operation, error) {
+	operation := &agentpb.Operation{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(content, operation); err != nil {
 		// The error would quote the content, which may hold outputs.
 		return nil, fmt.Errorf("record of operation %s is not readable", id)
@@ -116,11 +116,11 @@ func parseRecord(id string, content []byte) (*proto.Operation, error) {
 	if operation.GetId() != id {
 		return nil, fmt.Errorf("record of operation %s belongs to another one", id)
 	}
-	if _, known := proto.OperationState_name[int32(operation.GetState())]; !known {
+	if _, known := agentpb.OperationState_name[int32(operation.GetState())]; !known {
 		return nil, fmt.Errorf("record of operation %s has the unknown state %d", id, operation.GetState())
 	}
 	// Programs can write to the record, too. The controller does not accept larger messages.
-	if gproto.Size(withoutOutputs(operation)) > proto.MaxOperationSize || gproto.Size(operation) > proto.MaxResultSize {
+	if gproto.Size(withoutOutputs(operation)) > agentpb.MaxOperationSize || gproto.Size(operation) > agentpb.MaxResultSize {
 		return nil, fmt.Errorf("record of operation %s is too large to be sent", id)
 	}
 	return operation, nil

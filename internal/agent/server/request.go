@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
@@ -17,14 +17,14 @@ const maxStackName = 512
 
 // validate refuses a request that can never work, with INVALID_ARGUMENT. The operation itself finds problems that depend on the program,
 // the environment or the backend.
-func validate(request *proto.StartOperationRequest) error {
+func validate(request *agentpb.StartOperationRequest) error {
 	invalid := func(format string, args ...any) error {
 		return status.Error(codes.InvalidArgument, fmt.Sprintf(format, args...))
 	}
-	if !proto.ValidOperationID(request.GetId()) {
+	if !agentpb.ValidOperationID(request.GetId()) {
 		return invalid("id %q is not 1 to 64 letters, digits and inner dashes", plaintext.Cut(request.GetId(), 64))
 	}
-	if _, known := proto.OperationKind_name[int32(request.GetKind())]; !known || request.GetKind() == proto.OperationKind_OPERATION_KIND_UNSPECIFIED {
+	if _, known := agentpb.OperationKind_name[int32(request.GetKind())]; !known || request.GetKind() == agentpb.OperationKind_OPERATION_KIND_UNSPECIFIED {
 		return invalid("operation kind %d is not known", request.GetKind())
 	}
 	if name := request.GetStack(); name == "" || len(name) > maxStackName || !utf8.ValidString(name) {
@@ -45,37 +45,37 @@ func validate(request *proto.StartOperationRequest) error {
 }
 
 // validatePlan refuses an incomplete plan, a missing plan, and a plan for an operation that has none.
-func validatePlan(request *proto.StartOperationRequest, invalid func(string, ...any) error) error {
+func validatePlan(request *agentpb.StartOperationRequest, invalid func(string, ...any) error) error {
 	plan, kind := request.GetPlan(), request.GetKind()
 	switch {
 	case plan == nil && kind.Planned():
 		return invalid("the operation has no plan to carry out")
 	case plan == nil:
 		return nil
-	case len(plan.GetKey()) != proto.PlanKeySize:
-		return invalid("the key of the plan does not have %d bytes", proto.PlanKeySize)
+	case len(plan.GetKey()) != agentpb.PlanKeySize:
+		return invalid("the key of the plan does not have %d bytes", agentpb.PlanKeySize)
 	case kind.Planned() && (plan.GetExpected().GetInputs() == "" || plan.GetExpected().GetState() == "" || plan.GetExpected().GetChanges() == ""):
 		return invalid("the plan to carry out has no digests")
 	case needsPlan(request) && plan.GetFileDigest() == "":
 		return invalid("the plan to carry out has no file")
-	case !kind.Planned() && kind != proto.OperationKind_OPERATION_KIND_PREVIEW && kind != proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW:
+	case !kind.Planned() && kind != agentpb.OperationKind_OPERATION_KIND_PREVIEW && kind != agentpb.OperationKind_OPERATION_KIND_DESTROY_PREVIEW:
 		return invalid("only a preview of an up or of a destroy is kept as a plan")
 	}
 	return nil
 }
 
-func validateSource(request *proto.StartOperationRequest, invalid func(string, ...any) error) error {
+func validateSource(request *agentpb.StartOperationRequest, invalid func(string, ...any) error) error {
 	switch source := request.GetSource().(type) {
-	case *proto.StartOperationRequest_Artifact:
+	case *agentpb.StartOperationRequest_Artifact:
 		if source.Artifact.GetDigest() == "" {
 			return invalid("the artifact has no digest")
 		}
-	case *proto.StartOperationRequest_Local:
-	case *proto.StartOperationRequest_Project:
+	case *agentpb.StartOperationRequest_Local:
+	case *agentpb.StartOperationRequest_Project:
 		switch {
 		case source.Project.GetName() == "" || source.Project.GetRuntime() == "":
 			return invalid("the project has no name or no runtime")
-		case request.GetKind().Unplanned() == proto.OperationKind_OPERATION_KIND_UP || request.GetKind() == proto.OperationKind_OPERATION_KIND_PREVIEW:
+		case request.GetKind().Unplanned() == agentpb.OperationKind_OPERATION_KIND_UP || request.GetKind() == agentpb.OperationKind_OPERATION_KIND_PREVIEW:
 			return invalid("only a destroy or a refresh works without a program")
 		}
 	default:

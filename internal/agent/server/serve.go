@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 const (
@@ -37,7 +37,7 @@ var ErrIdle = errors.New("the agent was idle")
 // listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(s.grpcOptions()...)
-	proto.RegisterAgentServer(server, s)
+	agentpb.RegisterAgentServer(server, s)
 	status := health.NewServer()
 	grpc_health_v1.RegisterHealthServer(server, status)
 
@@ -70,9 +70,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 
 func (s *Server) grpcOptions() []grpc.ServerOption {
 	options := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(proto.MaxMessageSize),
+		grpc.MaxRecvMsgSize(agentpb.MaxMessageSize),
 		// A request is decoded before its caller is authenticated.
-		grpc.ForceServerCodecV2(&proto.Codec{MaxFields: proto.MaxRequestFields}),
+		grpc.ForceServerCodecV2(&agentpb.Codec{MaxFields: agentpb.MaxRequestFields}),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		// A dead peer is noticed within 30 s; the controller checks the agent as often.

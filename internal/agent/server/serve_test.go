@@ -15,8 +15,8 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 func TestAnAgentThatNobodyNeedsEnds(t *testing.T) {
@@ -39,9 +39,9 @@ func TestAnAgentThatNobodyNeedsEnds(t *testing.T) {
 		_, err = server.executor.start(request("a"))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(after(time.Hour+30*time.Second)).To(Succeed(), "an operation keeps it, although nobody calls")
-		runner.end <- &proto.Operation{State: succeeded}
+		runner.end <- &agentpb.Operation{State: succeeded}
 		g.Expect(after(59*time.Second)).To(Succeed(), "the time counts from the end of the operation")
-		call := server.activity.begin(proto.Agent_WatchOperation_FullMethodName)
+		call := server.activity.begin(agentpb.Agent_WatchOperation_FullMethodName)
 		g.Expect(after(time.Hour)).To(Succeed(), "an open watch keeps it, too")
 		call()
 		g.Expect(after(59*time.Second)).To(Succeed(), "the time counts from the end of the call")
@@ -53,7 +53,7 @@ func TestAnAgentThatNobodyNeedsEnds(t *testing.T) {
 func TestAStoppingAgentStartsNothing(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	ending, release := make(chan struct{}), make(chan struct{})
-	a.runner.run = func(ctx context.Context, _ call) *proto.Operation {
+	a.runner.run = func(ctx context.Context, _ call) *agentpb.Operation {
 		<-ctx.Done()
 		close(ending)
 		<-release

@@ -18,9 +18,9 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 )
 
 // Options configure a Server.
@@ -50,7 +50,7 @@ type Options struct {
 
 // Server implements the gRPC service of one agent. It owns the agent's directory.
 type Server struct {
-	proto.UnimplementedAgentServer
+	agentpb.UnimplementedAgentServer
 
 	options  Options
 	log      *slog.Logger
@@ -99,8 +99,8 @@ func (s *Server) Close() error {
 }
 
 // GetInfo implements the call of the protocol.
-func (s *Server) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, error) {
-	return &proto.Info{
+func (s *Server) GetInfo(context.Context, *agentpb.GetInfoRequest) (*agentpb.Info, error) {
+	return &agentpb.Info{
 		AgentVersion:  s.options.Version,
 		PulumiVersion: s.options.Runner.Version(),
 		SourceDigest:  s.sources.digest(),
@@ -109,27 +109,27 @@ func (s *Server) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, e
 }
 
 // StartOperation implements the call of the protocol.
-func (s *Server) StartOperation(_ context.Context, request *proto.StartOperationRequest) (*proto.Operation, error) {
+func (s *Server) StartOperation(_ context.Context, request *agentpb.StartOperationRequest) (*agentpb.Operation, error) {
 	if err := validate(request); err != nil {
 		return nil, err
 	}
 	if problem := cli.Problem(s.options.Runner.Version(), false); problem != "" {
-		return nil, proto.Refuse(proto.ReasonPulumiUnsupported, problem)
+		return nil, agentpb.Refuse(agentpb.ReasonPulumiUnsupported, problem)
 	}
 	return s.executor.start(request)
 }
 
 // GetOperation implements the call of the protocol.
-func (s *Server) GetOperation(_ context.Context, request *proto.GetOperationRequest) (*proto.Operation, error) {
+func (s *Server) GetOperation(_ context.Context, request *agentpb.GetOperationRequest) (*agentpb.Operation, error) {
 	return s.executor.get(request.GetId())
 }
 
 // CancelOperation implements the call of the protocol.
-func (s *Server) CancelOperation(_ context.Context, request *proto.CancelOperationRequest) (*proto.Operation, error) {
+func (s *Server) CancelOperation(_ context.Context, request *agentpb.CancelOperationRequest) (*agentpb.Operation, error) {
 	return s.executor.cancelOperation(request.GetId())
 }
 
 // ForgetOperation implements the call of the protocol.
-func (s *Server) ForgetOperation(_ context.Context, request *proto.ForgetOperationRequest) (*proto.ForgetOperationResponse, error) {
-	return &proto.ForgetOperationResponse{}, s.executor.forget(request.GetId())
+func (s *Server) ForgetOperation(_ context.Context, request *agentpb.ForgetOperationRequest) (*agentpb.ForgetOperationResponse, error) {
+	return &agentpb.ForgetOperationResponse{}, s.executor.forget(request.GetId())
 }

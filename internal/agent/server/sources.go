@@ -15,9 +15,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	_ "github.com/opencontainers/go-digest/blake3" // source-controller may use it for artifact digests
 
-	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/file"
 	"github.com/stack-controller/stack-controller/internal/procfs"
+	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 )
 
 // Names in the directory of the agent. The path of the source never changes, so that virtual environments and caches for that path stay

@@ -11,8 +11,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // openTree opens the sources in the directory like an agent that starts.
@@ -158,7 +158,7 @@ func TestTheSourceIsForItsOwnerOnly(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	a.Expect(a.push(pack(t, map[string]string{"Pulumi.yaml": projectYAML}))).To(Succeed())
 	a.start("a")
-	a.finish("a", &proto.Operation{State: succeeded})
+	a.finish("a", &agentpb.Operation{State: succeeded})
 	for _, name := range []string{"source", "source/Pulumi.yaml", markerName, "operations"} {
 		info, err := os.Stat(filepath.Join(a.dir, name))
 		a.Expect(err).NotTo(HaveOccurred())

@@ -8,8 +8,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // inAPod returns the option of an agent that is killed this long after it is asked to end.
@@ -28,10 +28,10 @@ func TestATerminatingAgentAnswersUntilItsOperationsAreForgotten(t *testing.T) {
 	a := startAgent(t, t.TempDir(), inAPod(time.Hour))
 	a.runner.endBy = make(chan time.Time, 1)
 	a.start("earlier")
-	a.finish("earlier", &proto.Operation{State: succeeded})
+	a.finish("earlier", &agentpb.Operation{State: succeeded})
 	a.start("a")
-	watched := make(chan *proto.Operation, 100)
-	go func() { _, _ = a.WatchOperation(t.Context(), "a", func(o *proto.Operation) { watched <- o }) }()
+	watched := make(chan *agentpb.Operation, 100)
+	go func() { _, _ = a.WatchOperation(t.Context(), "a", func(o *agentpb.Operation) { watched <- o }) }()
 	a.Eventually(watched).WithTimeout(patience).Should(Receive(HaveField("State", running)))
 
 	ended := a.endInBackground()
@@ -74,7 +74,7 @@ func TestATerminatingAgentThatNobodyAsksEndsBeforeItIsKilled(t *testing.T) {
 func TestAnAgentThatIsNotKilledDoesNotWaitForAnybody(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	a.runner.endBy = make(chan time.Time, 1)
-	a.runner.run = func(ctx context.Context, _ call) *proto.Operation {
+	a.runner.run = func(ctx context.Context, _ call) *agentpb.Operation {
 		<-ctx.Done()
 		return stopped(ctx)
 	}

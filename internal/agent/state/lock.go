@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
@@ -21,18 +21,18 @@ const LockedText = "the stack is currently locked by"
 var lockLine = regexp.MustCompile(`created by ([^\n]*)@([^@\s]+) \(pid (\d{1,19})\) at (\S+)`)
 
 // ParseLocks returns the holders of the locks that the text of the CLI names, in its order.
-func ParseLocks(text string) []*proto.LockHolder {
+func ParseLocks(text string) []*agentpb.LockHolder {
 	_, text, ok := strings.Cut(text, LockedText)
 	if !ok {
 		return nil
 	}
-	var holders []*proto.LockHolder
+	var holders []*agentpb.LockHolder
 	for _, match := range lockLine.FindAllStringSubmatch(text, 32) {
 		pid, err := strconv.ParseInt(match[3], 10, 64)
 		if err != nil {
 			continue
 		}
-		holder := &proto.LockHolder{User: plaintext.Cut(match[1], 128), Host: plaintext.Cut(match[2], 253), Pid: pid}
+		holder := &agentpb.LockHolder{User: plaintext.Cut(match[1], 128), Host: plaintext.Cut(match[2], 253), Pid: pid}
 		if since, err := time.Parse(time.RFC3339, match[4]); err == nil {
 			holder.Since = timestamppb.New(since)
 		}
@@ -57,7 +57,7 @@ type Host struct {
 //
 // A lock names a host and a process ID, and both are used again: a pod that replaces a killed one has the same name, and its process IDs
 // begin with the same small numbers.
-func (s *Stack) Abandoned(host Host, holders []*proto.LockHolder) bool {
+func (s *Stack) Abandoned(host Host, holders []*agentpb.LockHolder) bool {
 	leftOver := s.LeftOver()
 	for _, holder := range holders {
 		if holder.GetHost() != host.Name || s.holds(host, holder) {
@@ -78,7 +78,7 @@ func (s *Stack) Abandoned(host Host, holders []*proto.LockHolder) bool {
 
 // holds reports whether the process that took the lock is alive: a process that this agent started, or a process that a user runs here. The
 // latter is pulumi, and started before the lock was taken.
-func (s *Stack) holds(host Host, holder *proto.LockHolder) bool {
+func (s *Stack) holds(host Host, holder *agentpb.LockHolder) bool {
 	pid := int(holder.GetPid())
 	if s.alive(pid) {
 		return true

@@ -27,7 +27,7 @@ import (
 	googleproto "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // The modes in which the agent misbehaves. In any other mode it behaves like the real agent, but does not run anything.
@@ -49,7 +49,7 @@ const (
 
 // agent serves the protocol.
 type agent struct {
-	proto.UnimplementedAgentServer
+	agentpb.UnimplementedAgentServer
 	mode    string
 	options map[string]string
 	theft   sync.Once
@@ -58,11 +58,11 @@ type agent struct {
 	// calls is how often each method was called.
 	calls      map[string]int
 	digest     string
-	operations map[string]*proto.Operation
+	operations map[string]*agentpb.Operation
 }
 
 func newAgent(mode string, options map[string]string) *agent {
-	return &agent{mode: mode, options: options, calls: map[string]int{}, operations: map[string]*proto.Operation{}}
+	return &agent{mode: mode, options: options, calls: map[string]int{}, operations: map[string]*agentpb.Operation{}}
 }
 
 // called counts the call, and returns the name of the method. On the first call of a method it prints the name, so that the attack can show
@@ -97,7 +97,7 @@ func (a *agent) intercept(ctx context.Context, request any, info *grpc.UnaryServ
 	if err != nil {
 		return nil, err
 	}
-	_, isOperation := answer.(*proto.Operation)
+	_, isOperation := answer.(*agentpb.Operation)
 	switch {
 	case a.mode == modeInfo && !isOperation:
 		return flood(4, nil), nil
@@ -143,11 +143,11 @@ func tokenOf(ctx context.Context) string {
 	return strings.TrimPrefix(strings.Join(incoming.Get("authorization"), ""), "Bearer ")
 }
 
-// GetInfo implements proto.AgentServer.
-func (a *agent) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, error) {
+// GetInfo implements agentpb.AgentServer.
+func (a *agent) GetInfo(context.Context, *agentpb.GetInfoRequest) (*agentpb.Info, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	info := &proto.Info{AgentVersion: "test", PulumiVersion: "v3.250.0", SourceDigest: a.digest}
+	info := &agentpb.Info{AgentVersion: "test", PulumiVersion: "v3.250.0", SourceDigest: a.digest}
 	for _, operation := range a.operations {
 		info.Operations = append(info.Operations, a.answer(operation))
 	}
@@ -162,8 +162,8 @@ func (a *agent) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, er
 	return info, nil
 }
 
-// PushSource implements proto.AgentServer.
-func (a *agent) PushSource(stream grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]) error {
+// PushSource implements agentpb.AgentServer.
+func (a *agent) PushSource(stream grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error {
 	if a.mode == modeTarpit || a.mode == modeHang {
 		<-stream.Context().Done()
 		return stream.Context().Err()
@@ -171,7 +171,7 @@ func (a *agent) PushSource(stream grpc.ClientStreamingServer[proto.PushSourceReq
 	for {
 		request, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return stream.SendAndClose(&proto.PushSourceResponse{})
+			return stream.SendAndClose(&agentpb.PushSourceResponse{})
 		}
 		if err != nil {
 			return err
@@ -184,49 +184,49 @@ func (a *agent) PushSource(stream grpc.ClientStreamingServer[proto.PushSourceReq
 	}
 }
 
-// FetchSource implements proto.AgentServer.
-func (a *agent) FetchSource(_ context.Context, request *proto.FetchSourceRequest) (*proto.FetchSourceResponse, error) {
+// FetchSource implements agentpb.AgentServer.
+func (a *agent) FetchSource(_ context.Context, request *agentpb.FetchSourceRequest) (*agentpb.FetchSourceResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.digest = request.GetDigest()
-	return &proto.FetchSourceResponse{}, nil
+	return &agentpb.FetchSourceResponse{}, nil
 }
 
-// PushPlan implements proto.AgentServer.
-func (a *agent) PushPlan(stream grpc.ClientStreamingServer[proto.PushPlanRequest, proto.PushPlanResponse]) error {
+// PushPlan implements agentpb.AgentServer.
+func (a *agent) PushPlan(stream grpc.ClientStreamingServer[agentpb.PushPlanRequest, agentpb.PushPlanResponse]) error {
 	for {
 		if _, err := stream.Recv(); errors.Is(err, io.EOF) {
-			return stream.SendAndClose(&proto.PushPlanResponse{})
+			return stream.SendAndClose(&agentpb.PushPlanResponse{})
 		} else if err != nil {
 			return err
 		}
 	}
 }
 
-// GetPlan implements proto.AgentServer.
-func (a *agent) GetPlan(_ *proto.GetPlanRequest, stream grpc.ServerStreamingServer[proto.PlanPart]) error {
-	return stream.Send(&proto.PlanPart{})
+// GetPlan implements agentpb.AgentServer.
+func (a *agent) GetPlan(_ *agentpb.GetPlanRequest, stream grpc.ServerStreamingServer[agentpb.PlanPart]) error {
+	return stream.Send(&agentpb.PlanPart{})
 }
 
-// StartOperation implements proto.AgentServer.
-func (a *agent) StartOperation(_ context.Context, request *proto.StartOperationRequest) (*proto.Operation, error) {
+// StartOperation implements agentpb.AgentServer.
+func (a *agent) StartOperation(_ context.Context, request *agentpb.StartOperationRequest) (*agentpb.Operation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if wanted := request.GetArtifact().GetDigest(); wanted != "" && wanted != a.digest {
-		return nil, proto.Refuse(proto.ReasonSourceMissing, "push it first")
+		return nil, agentpb.Refuse(agentpb.ReasonSourceMissing, "push it first")
 	}
 	if known := a.operations[request.GetId()]; known != nil {
 		return a.answer(known), nil
 	}
-	operation := &proto.Operation{
-		Id: request.GetId(), Kind: request.GetKind(), State: proto.OperationState_OPERATION_STATE_RUNNING, StartTime: timestamppb.Now(),
+	operation := &agentpb.Operation{
+		Id: request.GetId(), Kind: request.GetKind(), State: agentpb.OperationState_OPERATION_STATE_RUNNING, StartTime: timestamppb.Now(),
 	}
 	a.operations[request.GetId()] = operation
 	return a.answer(operation), nil
 }
 
-// GetOperation implements proto.AgentServer.
-func (a *agent) GetOperation(_ context.Context, request *proto.GetOperationRequest) (*proto.Operation, error) {
+// GetOperation implements agentpb.AgentServer.
+func (a *agent) GetOperation(_ context.Context, request *agentpb.GetOperationRequest) (*agentpb.Operation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	operation := a.operations[request.GetId()]
@@ -234,15 +234,15 @@ func (a *agent) GetOperation(_ context.Context, request *proto.GetOperationReque
 		return nil, status.Error(codes.NotFound, "not known")
 	}
 	if a.mode != modeRunning && a.mode != modeFlap && a.mode != modeStream {
-		operation.State, operation.EndTime = proto.OperationState_OPERATION_STATE_SUCCEEDED, timestamppb.Now()
+		operation.State, operation.EndTime = agentpb.OperationState_OPERATION_STATE_SUCCEEDED, timestamppb.Now()
 	}
 	return a.answer(operation), nil
 }
 
-// WatchOperation implements proto.AgentServer.
-func (a *agent) WatchOperation(request *proto.WatchOperationRequest, stream grpc.ServerStreamingServer[proto.Operation]) error {
+// WatchOperation implements agentpb.AgentServer.
+func (a *agent) WatchOperation(request *agentpb.WatchOperationRequest, stream grpc.ServerStreamingServer[agentpb.Operation]) error {
 	for {
-		operation, err := a.GetOperation(stream.Context(), &proto.GetOperationRequest{Id: request.GetId()})
+		operation, err := a.GetOperation(stream.Context(), &agentpb.GetOperationRequest{Id: request.GetId()})
 		if err != nil {
 			return err
 		}
@@ -257,8 +257,8 @@ func (a *agent) WatchOperation(request *proto.WatchOperationRequest, stream grpc
 		case modeChanges:
 			err = stream.SendMsg(flood(6, distinctKey))
 		case modeFlap:
-			err = stream.Send(&proto.Operation{Id: request.GetId(), Kind: operation.GetKind(), Message: fmt.Sprint(time.Now().UnixNano()),
-				State: proto.OperationState(1 + time.Now().UnixMilli()%3), ResourceChanges: map[string]int64{"create": time.Now().UnixNano()}})
+			err = stream.Send(&agentpb.Operation{Id: request.GetId(), Kind: operation.GetKind(), Message: fmt.Sprint(time.Now().UnixNano()),
+				State: agentpb.OperationState(1 + time.Now().UnixMilli()%3), ResourceChanges: map[string]int64{"create": time.Now().UnixNano()}})
 			time.Sleep(time.Millisecond)
 		default:
 			err = stream.Send(operation)
@@ -273,43 +273,43 @@ func (a *agent) WatchOperation(request *proto.WatchOperationRequest, stream grpc
 	}
 }
 
-// CancelOperation implements proto.AgentServer.
-func (a *agent) CancelOperation(ctx context.Context, request *proto.CancelOperationRequest) (*proto.Operation, error) {
-	return a.GetOperation(ctx, &proto.GetOperationRequest{Id: request.GetId()})
+// CancelOperation implements agentpb.AgentServer.
+func (a *agent) CancelOperation(ctx context.Context, request *agentpb.CancelOperationRequest) (*agentpb.Operation, error) {
+	return a.GetOperation(ctx, &agentpb.GetOperationRequest{Id: request.GetId()})
 }
 
-// ForgetOperation implements proto.AgentServer.
-func (a *agent) ForgetOperation(_ context.Context, request *proto.ForgetOperationRequest) (*proto.ForgetOperationResponse, error) {
+// ForgetOperation implements agentpb.AgentServer.
+func (a *agent) ForgetOperation(_ context.Context, request *agentpb.ForgetOperationRequest) (*agentpb.ForgetOperationResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.mode != modeLie { // modeLie still has the operation in the next answer
 		delete(a.operations, request.GetId())
 	}
-	return &proto.ForgetOperationResponse{}, nil
+	return &agentpb.ForgetOperationResponse{}, nil
 }
 
 // answer returns the operation, or a lie about it.
-func (a *agent) answer(operation *proto.Operation) *proto.Operation {
+func (a *agent) answer(operation *agentpb.Operation) *agentpb.Operation {
 	if a.mode == modeLie {
 		return a.lie(operation.GetId())
 	}
 	// The copy is encoded while the next call changes the stored operation.
-	return googleproto.Clone(operation).(*proto.Operation)
+	return googleproto.Clone(operation).(*agentpb.Operation)
 }
 
 // lie returns an operation without any valid value. It fits into the largest allowed answer, because the controller would not read a larger
 // one.
-func (a *agent) lie(id string) *proto.Operation {
+func (a *agent) lie(id string) *agentpb.Operation {
 	const long = 3 << 10
-	return &proto.Operation{
-		Id: id, Kind: 99, State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Failure: 99,
+	return &agentpb.Operation{
+		Id: id, Kind: 99, State: agentpb.OperationState_OPERATION_STATE_SUCCEEDED, Failure: 99,
 		StartTime: &timestamppb.Timestamp{Seconds: math.MaxInt64, Nanos: -1}, EndTime: &timestamppb.Timestamp{Seconds: math.MinInt64},
 		ResourceChanges: map[string]int64{"create\x00\n": math.MinInt64, strings.Repeat("k", long): math.MaxInt64},
 		Message:         strings.Repeat("\x1b[31mReady\n", 2*long/11),
 		Permalink:       "javascript:" + strings.Repeat("x", long),
-		Outputs:         map[string]*proto.Output{"broken": {Value: []byte("{")}, "empty": {}, strings.Repeat("o", long): {Value: []byte("1")}},
-		Project:         &proto.ProjectSource{Name: strings.Repeat("p", long) + "\n", Runtime: "../../bin/sh"},
-		LockHolder:      &proto.LockHolder{User: strings.Repeat("u", long), Pid: -1},
+		Outputs:         map[string]*agentpb.Output{"broken": {Value: []byte("{")}, "empty": {}, strings.Repeat("o", long): {Value: []byte("1")}},
+		Project:         &agentpb.ProjectSource{Name: strings.Repeat("p", long) + "\n", Runtime: "../../bin/sh"},
+		LockHolder:      &agentpb.LockHolder{User: strings.Repeat("u", long), Pid: -1},
 	}
 }
 
@@ -353,7 +353,7 @@ func ask(ctx context.Context, address, token string) string {
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	_, err = proto.NewAgentClient(connection).GetInfo(ctx, &proto.GetInfoRequest{}, grpc.WaitForReady(true))
+	_, err = agentpb.NewAgentClient(connection).GetInfo(ctx, &agentpb.GetInfoRequest{}, grpc.WaitForReady(true))
 	return status.Code(err).String()
 }
 
@@ -394,7 +394,7 @@ func (a *agent) get(ctx context.Context, token, path string) string {
 }
 
 // floodSize is a little less than the largest message, so that the other fields of an answer fit.
-const floodSize = proto.MaxMessageSize - 4096
+const floodSize = agentpb.MaxMessageSize - 4096
 
 // flood returns a message in which the repeated field with the number has as many entries as fit. Without key, the entries are empty.
 func flood(number protowire.Number, key func(i int) []byte) raw {
@@ -424,7 +424,7 @@ func spread(i int) uint32 {
 // encodedMessage returns a running operation with a message of the size in bytes.
 func encodedMessage(size int) raw {
 	encoded := protowire.AppendTag(nil, 3, protowire.VarintType)
-	encoded = protowire.AppendVarint(encoded, uint64(proto.OperationState_OPERATION_STATE_RUNNING))
+	encoded = protowire.AppendVarint(encoded, uint64(agentpb.OperationState_OPERATION_STATE_RUNNING))
 	encoded = protowire.AppendTag(encoded, 7, protowire.BytesType)
 	return protowire.AppendBytes(encoded, bytes.Repeat([]byte("x"), size))
 }
@@ -432,14 +432,14 @@ func encodedMessage(size int) raw {
 // succeeded returns the first field of an operation that succeeded: its state.
 func succeeded() raw {
 	encoded := protowire.AppendTag(nil, 3, protowire.VarintType)
-	return protowire.AppendVarint(encoded, uint64(proto.OperationState_OPERATION_STATE_SUCCEEDED))
+	return protowire.AppendVarint(encoded, uint64(agentpb.OperationState_OPERATION_STATE_SUCCEEDED))
 }
 
 // allowed is the largest answer of each method that the controller accepts, in bytes.
 var allowed = map[string]int{
-	"GetInfo": proto.MaxInfoSize, "GetOperation": proto.MaxResultSize, "GetPlan": proto.MaxPlanPartSize,
-	"StartOperation": proto.MaxOperationSize, "WatchOperation": proto.MaxOperationSize, "CancelOperation": proto.MaxOperationSize,
-	"PushSource": proto.MaxEmptySize, "FetchSource": proto.MaxEmptySize, "PushPlan": proto.MaxEmptySize, "ForgetOperation": proto.MaxEmptySize,
+	"GetInfo": agentpb.MaxInfoSize, "GetOperation": agentpb.MaxResultSize, "GetPlan": agentpb.MaxPlanPartSize,
+	"StartOperation": agentpb.MaxOperationSize, "WatchOperation": agentpb.MaxOperationSize, "CancelOperation": agentpb.MaxOperationSize,
+	"PushSource": agentpb.MaxEmptySize, "FetchSource": agentpb.MaxEmptySize, "PushPlan": agentpb.MaxEmptySize, "ForgetOperation": agentpb.MaxEmptySize,
 }
 
 // unknownField is the number of a field that no message has, and fieldHeader is the maximum size of its header, in bytes.

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // startAgent returns the address of an agent in the mode.
@@ -49,7 +49,7 @@ var methods = []struct {
 		return agent.PushPlan(t.Context(), "d", 1, strings.NewReader("x"))
 	}},
 	{"StartOperation", func(t *testing.T, agent *client.Client) error {
-		_, err := agent.StartOperation(t.Context(), &proto.StartOperationRequest{Id: "a"})
+		_, err := agent.StartOperation(t.Context(), &agentpb.StartOperationRequest{Id: "a"})
 		return err
 	}},
 	{"CancelOperation", func(t *testing.T, agent *client.Client) error {
@@ -57,7 +57,7 @@ var methods = []struct {
 		return err
 	}},
 	{"WatchOperation", func(t *testing.T, agent *client.Client) error {
-		_, err := agent.WatchOperation(t.Context(), "a", func(*proto.Operation) {})
+		_, err := agent.WatchOperation(t.Context(), "a", func(*agentpb.Operation) {})
 		return err
 	}},
 	{"GetOperation", func(t *testing.T, agent *client.Client) error {
@@ -72,10 +72,10 @@ var methods = []struct {
 
 // served returns the names of all methods of the protocol.
 func served() (names []string) {
-	for _, method := range proto.Agent_ServiceDesc.Methods {
+	for _, method := range agentpb.Agent_ServiceDesc.Methods {
 		names = append(names, method.MethodName)
 	}
-	for _, stream := range proto.Agent_ServiceDesc.Streams {
+	for _, stream := range agentpb.Agent_ServiceDesc.Streams {
 		names = append(names, stream.StreamName)
 	}
 	return names
@@ -113,7 +113,7 @@ func sizeOfAnswer(t *testing.T, address, method string) (size int) {
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = connection.Close() }()
 	stream, err := connection.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
-		"/"+proto.Agent_ServiceDesc.ServiceName+"/"+method, grpc.ForceCodec(bytesCodec{}), grpc.MaxCallRecvMsgSize(proto.MaxMessageSize))
+		"/"+agentpb.Agent_ServiceDesc.ServiceName+"/"+method, grpc.ForceCodec(bytesCodec{}), grpc.MaxCallRecvMsgSize(agentpb.MaxMessageSize))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(stream.SendMsg(nil)).To(Succeed())
 	g.Expect(stream.CloseSend()).To(Succeed())
@@ -127,7 +127,7 @@ func TestLiesFitIntoAnAnswer(t *testing.T) {
 	_, address := startAgent(t, modeLie)
 	agent := connect(t, address)
 	g.Expect(agent.GetInfo(t.Context())).To(HaveField("Operations", Not(BeEmpty())))
-	g.Expect(agent.StartOperation(t.Context(), &proto.StartOperationRequest{Id: "a"})).To(HaveField("Message", Not(BeEmpty())))
+	g.Expect(agent.StartOperation(t.Context(), &agentpb.StartOperationRequest{Id: "a"})).To(HaveField("Message", Not(BeEmpty())))
 	g.Expect(agent.GetOperation(t.Context(), "a")).To(HaveField("Outputs", Not(BeEmpty())))
 }
 

@@ -25,7 +25,7 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that is wrapped
 	"google.golang.org/grpc/mem"
 
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 func main() {
@@ -86,11 +86,11 @@ func serve(ctx context.Context, options map[string]string) error {
 // server returns a gRPC server for the agent.
 func (a *agent) server(options ...grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(append(options,
-		grpc.MaxRecvMsgSize(proto.MaxMessageSize), grpc.MaxSendMsgSize(proto.MaxMessageSize+1<<20),
+		grpc.MaxRecvMsgSize(agentpb.MaxMessageSize), grpc.MaxSendMsgSize(agentpb.MaxMessageSize+1<<20),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.UnaryInterceptor(a.intercept), grpc.StreamInterceptor(a.interceptStream),
 	)...)
-	proto.RegisterAgentServer(server, a)
+	agentpb.RegisterAgentServer(server, a)
 	return server
 }
 

@@ -1,0 +1,85 @@
+package approval
+
+import (
+	"fmt"
+	"time"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/controller/plans"
+)
+
+// observation is everything that a decision is made from.
+type observation struct {
+	now      time.Time
+	approval *autov1alpha1.Approval
+	// update is the Update that the Approval names; nil when there is none.
+	update *autov1alpha1.Update
+	// stack is the Stack whose plan that Update made; nil when there is none.
+	stack *pulumiv1.Stack
+}
+
+// verdict is the final decision on an Approval.
+type verdict struct {
+	accepted        bool
+	reason, message string
+	// after is when to decide again, if it is too early for a decision; zero when this is the decision.
+	after time.Duration
+}
+
+// An Approval can be created before its Stack has recorded the plan. The controller then asks again, at first after shortestWait and at most
+// after longestWait, until the Approval is maxUnseen old.
+const (
+	shortestWait = 500 * time.Millisecond
+	longestWait  = 30 * time.Second
+	maxUnseen    = 10 * time.Minute
+)
+
+// decide decides on an Approval. The Approval was created by a user who saw the plan, so the plan has to be older and the digest has to be
+// that of the plan.
+func decide(o observation) verdict {
+	spec := &o.approval.Spec
+	refuse := func(reason, format string, args ...any) verdict {
+		return verdict{reason: reason, message: fmt.Sprintf(format, args...) + "; see status.plan of the Stack, and create another Approval"}
+	}
+	switch {
+	case o.update == nil:
+		return refuse(autov1alpha1.PlanNotFoundReason, "there is no Update %q", spec.Update)
+	case o.approval.CreationTimestamp.Before(&o.update.CreationTimestamp):
+		return refuse(autov1alpha1.PlanNotFoundReason, "the Approval is older than the plan %q", spec.Update)
+	}
+	switch saved := plans.Saved(o.update, spec.Digest); {
+	case saved.State == plans.Missing:
+		return refuse(autov1alpha1.PlanNotFoundReason, "%s", saved.Problem)
+	case saved.State == plans.Changed:
+		return refuse(autov1alpha1.DigestMismatchReason, "%s", saved.Problem)
+	case o.stack == nil:
+		return refuse(autov1alpha1.PlanNotFoundReason, "Update %q is not one of a Stack", spec.Update)
+	}
+	plan, current := o.stack.Status.Plan, o.stack.Status.CurrentUpdate
+	age := o.now.Sub(o.approval.CreationTimestamp.Time)
+	switch unseen := current != nil && current.UID == o.update.UID || plan == nil && current == nil; {
+	case unseen && age < maxUnseen:
+		return verdict{after: backoff.Proportional(age, shortestWait, longestWait)}
+	case unseen:
+		return refuse(autov1alpha1.PlanNotFoundReason, "Stack %q has not recorded plan %q", o.stack.Name, spec.Update)
+	}
+	found := plans.Judge(plans.Case{
+		Plan: plan, Policy: o.stack.Spec.Approval, Now: o.now,
+		Reference: &plans.Reference{Name: spec.Update, Digest: spec.Digest, UID: o.update.UID},
+	})
+	switch found.State {
+	case plans.Approved, plans.Pending:
+	case plans.Rejected:
+		if spec.Decision == autov1alpha1.ApprovalApprove {
+			return refuse(autov1alpha1.PlanRejectedReason, "%s, and only another plan can be approved", found.Problem)
+		}
+	case plans.Expired:
+		return refuse(autov1alpha1.PlanExpiredReason, "%s", found.Problem)
+	default:
+		return refuse(autov1alpha1.PlanSupersededReason, "%s", found.Problem)
+	}
+	return verdict{accepted: true, reason: autov1alpha1.ApprovalCountsReason,
+		message: fmt.Sprintf("%s of plan %q of Stack %q by %s", spec.Decision, spec.Update, o.stack.Name, spec.By)}
+}

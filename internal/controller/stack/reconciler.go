@@ -1,0 +1,332 @@
+// Package stack is the controller of Stacks: it observes a Stack, its source, its Workspace and its current Update,
+// decides on one action, and carries it out. It never waits for a pulumi run.
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	runtimecontroller "github.com/fluxcd/pkg/runtime/controller"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/report/metrics"
+	"github.com/stack-controller/stack-controller/internal/shard"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+)
+
+// DefaultShowAfter is how long an update runs before the status of its Stack shows it.
+const DefaultShowAfter = 2 * time.Second
+
+// outdatedInterval is the time to the next reconcile of a Stack when the decision was made from objects that have changed since.
+const outdatedInterval = 100 * time.Millisecond
+
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks/status,verbs=patch
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks/finalizers,verbs=update
+// +kubebuilder:rbac:groups=pulumi.com,resources=programs,verbs=get;list;watch
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces;updates,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=source.toolkit.fluxcd.io,resources=gitrepositories;ocirepositories;buckets;externalartifacts,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=get
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+
+// Reconciler reconciles Stacks.
+type Reconciler struct {
+	client.Client
+	record.EventRecorder
+	runtimecontroller.Metrics
+
+	// Live reads what must not be cached: Secrets, and what a decision depends on when the cache may be behind.
+	Live client.Reader
+	// Contents finds out which parts of artifacts are the same.
+	Contents *artifact.Contents
+	// DefaultServiceAccount is the identity of the workspace pods of Stacks that name none; empty leaves it to the Workspace.
+	DefaultServiceAccount string
+	// AllowCrossNamespaceRefs permits to depend on Stacks in other namespaces.
+	AllowCrossNamespaceRefs bool
+	// Sources resolves sources.
+	Sources *source.Set
+	// Artifacts fetches artifacts into the store without blocking.
+	Artifacts *artifact.Fetcher
+	// References watches the Secrets and ConfigMaps that Stacks use; nil when they are not watched.
+	References *references.Watcher
+	// WaitInterval is the time to the next reconcile when something is missing that no watch covers.
+	WaitInterval time.Duration
+	// ShowAfter is how long an update may run before the status shows that it runs. Of a shorter update, the status shows only the result.
+	// Writing each step costs the API server, and every client that watches, more than the step itself.
+	ShowAfter time.Duration
+	// Traced is true when updates are traced: Updates then record what only traces need.
+	Traced bool
+	// Jitter is the fraction by which the intervals between attempts and between resyncs are lengthened at most.
+	Jitter float64
+	// RecentOutputs has the outputs that were just stored.
+	RecentOutputs interface {
+		Take(update *autov1alpha1.Update) *corev1.Secret
+	}
+	// Stacks are the metrics about Stacks.
+	Stacks *metrics.Stacks
+	// Shard has the Stacks of this controller; nil when it has all.
+	Shard *shard.Shard
+	// Reaches reports whether this controller can follow the operation of an Update that another controller has started; nil when it always
+	// can, because agents run where every controller reaches them.
+	Reaches func(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool
+
+	// evaluate evaluates a readyExpr, if it is set; otherwise readyexpr.Evaluate does.
+	evaluate func(ctx context.Context, expression string, self, dep *pulumiv1.Stack) (bool, error)
+	// evaluated has the expressions of a Stack that were true, by the name of the Stack, while others of the Stack are left for the next
+	// reconcile.
+	evaluated sync.Map
+	// paging is held while listLive has a page in memory.
+	paging sync.Mutex
+}
+
+// Reconcile observes, decides, acts, and writes the status at most once.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
+	start := time.Now()
+	stack := &pulumiv1.Stack{}
+	if err := r.Get(ctx, request.NamespacedName, stack); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Stacks.Forget(request.NamespacedName)
+			r.evaluated.Delete(request.NamespacedName)
+			r.Sources.Forget(request.NamespacedName)
+			r.forgetDuration(request.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	defer func() {
+		r.Stacks.Observe(stack)
+		r.RecordDuration(ctx, stack, start)
+	}()
+	if !stack.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(stack, pulumiv1.Finalizer) {
+		return ctrl.Result{}, nil
+	}
+	if err := r.ensureFinalizer(ctx, stack); err != nil {
+		return ctrl.Result{}, err
+	}
+
+	before := stack.DeepCopy()
+	outcome, err := r.reconcile(ctx, stack)
+	if large, ok := errors.AsType[*informercache.TooLargeError](err); ok {
+		// The object is the Workspace, an Update, a Stack that this one depends on, or a Stack that depends on this one.
+		outcome, err = r.stall(stack, decision{reason: pulumiv1.SpecInvalidReason, message: large.Error(), after: r.WaitInterval}), nil
+	}
+	if err == nil {
+		r.announceProblem(stack, start, &outcome)
+	}
+	if err == nil && outcome.hiddenFor > 0 && len(outcome.then) == 0 && r.onlyStarted(ctx, before, stack) {
+		return ctrl.Result{RequeueAfter: soonest(outcome.hiddenFor, outcome.after)}, nil
+	}
+	if writeErr := r.write(ctx, before, stack); apierrors.IsConflict(writeErr) {
+		return ctrl.Result{RequeueAfter: outdatedInterval}, nil
+	} else if writeErr != nil {
+		return ctrl.Result{}, writeErr
+	}
+	// These steps follow only when the status is written: an event must not be repeated, and an object that they delete may be the only other
+	// record of what the status says. They also follow when the action after the result of an Update failed: the status has the result now, so
+	// no later reconcile would take them.
+	if err := errors.Join(err, outcome.finish(ctx)); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: outcome.after}, nil
+}
+
+// outcome is how one reconcile ended.
+type outcome struct {
+	// after is when to come back; zero leaves it to the watches.
+	after time.Duration
+	// then are the steps that follow after the status is written, each if those before it succeeded.
+	then []func(context.Context) error
+	// hiddenFor is for how much longer the status may leave out that an update is in progress.
+	hiddenFor time.Duration
+	// announcesProblem says that there is an event about the problem that the Stack shows, in this reconcile or in an earlier one, and
+	// announcesSuccess that there is one about an update that succeeded.
+	announcesProblem, announcesSuccess bool
+}
+
+// addEvent adds a step that records an event.
+func (o *outcome) addEvent(event func()) {
+	o.then = append(o.then, func(context.Context) error {
+		event()
+		return nil
+	})
+}
+
+// finish takes the steps that follow after the status is written.
+func (o *outcome) finish(ctx context.Context) error {
+	for _, step := range o.then {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// soonest returns the shorter of two waits; zero stands for none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// reconcile changes the status in memory only. A finished Update is recorded first; then there is a new decision to make. Content is
+// looked up only for a decision that depends on it.
+func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (result outcome, err error) {
+	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter, shownPlan: shownPlan(stack)}
+	if moved, err := r.adoptFromShard(ctx, o); err != nil || moved {
+		return outcome{after: outdatedInterval}, err
+	}
+	if err := r.observeUpdates(ctx, o); err != nil {
+		return outcome{}, err
+	}
+	if o.otherShard != nil && o.update == nil {
+		// The operation in the other shard ended just now.
+		return outcome{after: outdatedInterval}, nil
+	}
+	restoreStatus(o)
+	if err := r.observe(ctx, o); err != nil {
+		return outcome{}, err
+	}
+	adoptOperatorStatus(o)
+	followGeneration(stack)
+	followVerification(o)
+	followApprovals(o)
+	finished, decided := o.update, decide(*o)
+	recorded, planned, earlier := decided.action == actionRecord, false, stack.Status.LastUpdate
+	if recorded {
+		if planned, err = r.record(ctx, o, finished); err != nil {
+			return outcome{}, err
+		}
+		decided = decide(*o)
+	}
+	if decided.needsContent(o) {
+		if err := r.observeContent(ctx, o); err != nil {
+			return outcome{}, err
+		}
+		decided = decide(*o)
+	}
+	ctrl.LoggerFrom(ctx).V(1).Info("decided", decided.keysAndValues()...)
+	last, drift := stack.Status.LastUpdate, decideOnDrift(*o, decided)
+	result, err = r.act(ctx, o, decided)
+	if err == nil {
+		r.actOnDrift(ctx, o, drift, &result)
+	}
+	if o.otherShard != nil {
+		// Changes of the Update wake only the other controller.
+		result.after = r.WaitInterval
+	}
+	if recorded {
+		result.announcesSuccess = !planned && last.State == pulumiv1.StackUpdateSucceeded
+		result.then = slices.Insert(result.then, 0, func(ctx context.Context) error {
+			if planned {
+				r.announcePlan(stack, finished)
+			} else {
+				r.announceResult(ctx, stack, earlier, last, finished)
+			}
+			return r.pruneUpdates(ctx, stack, finished.Name)
+		})
+	}
+	return result, err
+}
+
+// forgetDuration deletes the duration metric of a Stack that does not exist any more. Flux's library does this in the last reconcile of a
+// Stack, but there is none when somebody else removes the finalizer.
+func (r *Reconciler) forgetDuration(stack types.NamespacedName) {
+	if r.MetricsRecorder != nil {
+		r.MetricsRecorder.DeleteDuration(corev1.ObjectReference{Kind: pulumiv1.StackKind, Namespace: stack.Namespace, Name: stack.Name})
+	}
+}
+
+// record records the end of the current Update in the status. planned is true when the end concerns only a plan and is not the result of an
+// update.
+func (r *Reconciler) record(ctx context.Context, o *observation, finished *autov1alpha1.Update) (planned bool, err error) {
+	if planned, err = r.recordPlan(ctx, o, finished); err != nil {
+		return false, err
+	}
+	if !planned {
+		if err := r.recordResult(ctx, o.stack, finished); err != nil {
+			return false, err
+		}
+	}
+	followGeneration(o.stack)
+	o.update, o.now = nil, time.Now()
+	followApprovals(o)
+	return planned, nil
+}
+
+// onlyStarted reports whether the reconcile changed nothing but that an update is in progress, or that its operation began. The Update
+// itself shows this, so nothing is lost when the status is written later, see observeUpdates. If other Stacks depend on this one,
+// onlyStarted returns false, because they have to know at once.
+func (r *Reconciler) onlyStarted(ctx context.Context, before, stack *pulumiv1.Stack) bool {
+	was, is := before.Status.DeepCopy(), stack.Status.DeepCopy()
+	if is.CurrentUpdate == nil || len(r.findStacks(ctx, dependencyIndex, client.ObjectKeyFromObject(stack).String())) > 0 {
+		return false
+	}
+	for _, status := range []*pulumiv1.StackStatus{was, is} {
+		status.CurrentUpdate, status.Conditions, status.Deployed = nil, nil, false
+		status.ObservedGeneration, status.LastAttemptedRevision = 0, ""
+		status.LastHandledReconcileAt, status.ObservedReconcileRequest, status.ObservedLastUpdateRequest = "", "", ""
+	}
+	return equality.Semantic.DeepEqual(was, is)
+}
+
+// ensureFinalizer adds the finalizer before anything is created that it has to clean up.
+func (r *Reconciler) ensureFinalizer(ctx context.Context, stack *pulumiv1.Stack) error {
+	if !stack.DeletionTimestamp.IsZero() || controllerutil.ContainsFinalizer(stack, pulumiv1.Finalizer) {
+		return nil
+	}
+	before := stack.DeepCopy()
+	controllerutil.AddFinalizer(stack, pulumiv1.Finalizer)
+	if err := patch.Object(ctx, r.Client, before, stack); err != nil {
+		return fmt.Errorf("add the finalizer: %w", err)
+	}
+	return nil
+}
+
+// write writes what the reconcile changed: first the annotation that has to outlive the status, and then the status. Both fail with a
+// conflict when the Stack has changed since the decision. After the Stack was released, it may not exist any more, which is not an error.
+func (r *Reconciler) write(ctx context.Context, before, stack *pulumiv1.Stack) error {
+	if err := r.annotateDeployed(ctx, before, stack); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	return client.IgnoreNotFound(patch.Status(ctx, r.Client, before, stack))
+}
+
+// annotateDeployed also records in an annotation that the Stack has deployed something, because a status can be lost: backups leave it out,
+// and it can be edited. See restoreDeployed. While the first Update runs, that is the record.
+func (r *Reconciler) annotateDeployed(ctx context.Context, before, stack *pulumiv1.Stack) error {
+	deployed, known := stack.Annotations[pulumiv1.DeployedStackAnnotation]
+	current := stack.Status.CurrentUpdate
+	if !stack.Status.Deployed || stack.Status.LastUpdate == nil || current != nil && current.First || known && deployed == stack.Status.DeployedStack {
+		return nil
+	}
+	annotated := before.DeepCopy()
+	metav1.SetMetaDataAnnotation(&annotated.ObjectMeta, pulumiv1.DeployedStackAnnotation, stack.Status.DeployedStack)
+	if err := patch.Object(ctx, r.Client, before, annotated); err != nil {
+		return fmt.Errorf("annotate what is deployed: %w", err)
+	}
+	// Nothing else changed: the status that was decided on is still that of this object.
+	for _, object := range []*pulumiv1.Stack{before, stack} {
+		object.ResourceVersion = annotated.ResourceVersion
+		metav1.SetMetaDataAnnotation(&object.ObjectMeta, pulumiv1.DeployedStackAnnotation, stack.Status.DeployedStack)
+	}
+	return nil
+}

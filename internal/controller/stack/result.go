@@ -1,0 +1,318 @@
+package stack
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/references"
+)
+
+// recordResult records the result of a finished Update in the status. If an old cache makes the controller record it again, the status is
+// the same.
+func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update) error {
+	current, previous := stack.Status.CurrentUpdate, stack.Status.LastUpdate
+	if previous == nil {
+		previous = &pulumiv1.StackUpdateStatus{}
+	}
+	last := &pulumiv1.StackUpdateStatus{
+		ReconcileRequest:     current.ReconcileRequest,
+		Name:                 update.Name,
+		Type:                 update.Spec.Type,
+		State:                pulumiv1.StackUpdateSucceeded,
+		LastSuccessfulCommit: current.Commit,
+		Permalink:            update.Status.Permalink,
+		LastResyncTime:       endedBy(update, metav1.Now()),
+		ResourceChanges:      update.Status.ResourceChanges,
+		PendingOperations:    leavesPendingOperations(update, previous),
+	}
+	last.SetInputs(current.UpdateInputs)
+	// The versions that the Update read when it started, and those that were observed when it was created. The observed ones alone may be
+	// wrong: the cache may be behind the API server or, if somebody edited the Workspace, be about other objects. So a change causes at most
+	// one unnecessary update.
+	last.ReferencesDigest = references.Union(current.ReferencesDigest, update.Status.ReferencesDigest)
+	if current.First && update.HasFailed() && update.Status.NotRun {
+		stack.Status.Deployed = false
+	}
+	recordDeployedStack(stack, update)
+	// A failed update may have created resources, which are destroyed from the state. It does not replace the project of others.
+	if info := update.Status.ProjectInfo; info != nil && (!update.HasFailed() || stack.Status.ProjectInfo == nil && stack.Status.Deployed) {
+		stack.Status.ProjectInfo = info
+	}
+	if update.HasFailed() {
+		recordFailure(last, previous, stack, update)
+	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
+		return err
+	}
+	recordCorrection(stack, current, update)
+	stack.Status.LastUpdate, stack.Status.CurrentUpdate = last, nil
+	recordHistory(stack, last, update)
+	return nil
+}
+
+// recordFailure counts a failure. An interruption and a conflict are counted separately. An update that was cancelled while the Stack is
+// suspended is not counted, because it is to go on later, and neither is a failure that needs mending. Earlier failures still count in all
+// of these cases.
+func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	last.State = pulumiv1.StackUpdateFailed
+	last.Message = update.Status.Message
+	last.Reason = conditions.GetReason(update, autov1alpha1.UpdateFailed)
+	last.LastSuccessfulCommit = previous.LastSuccessfulCommit
+	last.Failures = previous.Failures
+	switch {
+	case update.WasInterrupted():
+		last.Interruptions = previous.Interruptions + 1
+	case update.WasLockedOut():
+		last.Interruptions, last.Conflicts, last.ConflictsSince = previous.Interruptions, previous.Conflicts+1, previous.ConflictsSince
+		if last.ConflictsSince == nil {
+			last.ConflictsSince = last.LastResyncTime.DeepCopy()
+		}
+	case stack.Spec.Suspend && last.Reason == autov1alpha1.CanceledReason, needsManualFix(last):
+	default:
+		last.Failures++
+	}
+}
+
+// recordSuccess records what only a successful update has: the outputs and the applied revision.
+func (r *Reconciler) recordSuccess(
+	ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate,
+) (err error) {
+	switch update.Spec.Type {
+	case autov1alpha1.UpdateTypeDestroy:
+		stack.Status.Outputs = nil
+		stack.Status.Deployed = false
+		stack.Status.LastAppliedRevision, stack.Status.LastAppliedOriginRevision = "", ""
+	case autov1alpha1.UpdateTypePreview:
+	default:
+		if stack.Status.Outputs, err = r.readOutputs(ctx, update); err != nil {
+			return err
+		}
+		stack.Status.LastAppliedRevision = current.Revision
+		stack.Status.LastAppliedOriginRevision = originRevision(current.Revision, commitOfUpdate(update))
+	}
+	return nil
+}
+
+// recordCorrection counts an update that was made to correct drift, whether it succeeded or not.
+func recordCorrection(stack *pulumiv1.Stack, current *pulumiv1.CurrentStackUpdate, update *autov1alpha1.Update) {
+	if current.Drift != "" && stack.Status.Drift != nil {
+		stack.Status.Drift.Correction = countCorrection(stack.Status.Drift, current.Drift, endOf(update).Time)
+	}
+}
+
+// leavesPendingOperations reports whether pending operations may be in the state after the Update. An operation that was cut off can leave
+// some. A new agent does not know that, and the lock may have been removed or have expired. So the status of the Stack records it until an
+// operation succeeds.
+func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.StackUpdateStatus) bool {
+	switch {
+	case update.ChangesNothing():
+		return previous.PendingOperations
+	case !update.HasFailed():
+		return false
+	}
+	switch conditions.GetReason(update, autov1alpha1.UpdateFailed) {
+	case autov1alpha1.InterruptedReason, autov1alpha1.TimeoutReason:
+		return true
+	case autov1alpha1.CanceledReason:
+		return update.Status.StartTime != nil || previous.PendingOperations
+	}
+	return previous.PendingOperations
+}
+
+// mayHavePendingOperations reports whether pending operations may be in the state now. A Stack that has deployed something and has no
+// result may have had an Update that somebody removed while it ran.
+func mayHavePendingOperations(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	return last != nil && last.PendingOperations || last == nil && stack.Status.Deployed
+}
+
+// pruneUpdates deletes the oldest finished Updates beyond the limit, and all finished Updates that ended with a conflict. It always keeps
+// the Update that was recorded last and the one that made the plan in the status. The Update controller may delete them before, when their
+// ttlAfterCompleted ends, see internal/controller/update/finalize.go.
+func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, recorded string) error {
+	updates, err := r.updatesOf(ctx, stack)
+	if err != nil {
+		return err
+	}
+	room := max(stack.GetUpdateHistoryLimit()-1, 0)
+	for i := range slices.Backward(updates) {
+		update := &updates[i]
+		if !update.IsComplete() || update.Name == recorded || isPlanOf(stack, update) || isDriftCheck(update) {
+			continue
+		}
+		if !update.WasLockedOut() && room > 0 {
+			room--
+			continue
+		}
+		if err := r.Delete(ctx, update); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete the old update %s: %w", update.Name, err)
+		}
+	}
+	return nil
+}
+
+// isPlanOf reports whether the Update made the plan in the status of the Stack, and nobody has edited its specification since.
+func isPlanOf(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
+	plan := stack.Status.Plan
+	return plan != nil && plan.Name == update.Name && plan.UID == update.UID && update.Generation == 1
+}
+
+// endedBy returns when the update ended, or now if that is earlier: the clock of the agent may be ahead of the controller's, which decides
+// when the next attempt is due.
+func endedBy(update *autov1alpha1.Update, now metav1.Time) metav1.Time {
+	if end := endOf(update); end.Before(&now) {
+		return end
+	}
+	return now
+}
+
+func endOf(update *autov1alpha1.Update) metav1.Time {
+	if update.Status.EndTime != nil {
+		return *update.Status.EndTime
+	}
+	return metav1.Now()
+}
+
+// historyConflict is the status in the history of attempts that ended with a conflict.
+const historyConflict = "conflict"
+
+// recordHistory adds the result to the history. A result other than a conflict replaces the entry about conflicts of the same digest.
+func recordHistory(stack *pulumiv1.Stack, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Update) {
+	history, digest := &stack.Status.History, historyDigest(last.LastAttemptedCommit)
+	if last.Conflicts == 0 {
+		*history = slices.DeleteFunc(*history, func(snapshot meta.Snapshot) bool {
+			return snapshot.Digest == digest && snapshot.LastReconciledStatus == historyConflict
+		})
+	}
+	status := string(last.State)
+	switch {
+	case last.Conflicts > 0:
+		status = historyConflict
+	case last.Interruptions > 0: // Its outcome is not known.
+		status = "interrupted"
+	case last.Reason == autov1alpha1.CanceledReason:
+		status = "cancelled"
+	}
+	end, duration := endOf(update).Time, time.Duration(0)
+	if update.Status.StartTime != nil {
+		duration = end.Sub(update.Status.StartTime.Time)
+	}
+	history.Upsert(digest, end, duration, status, historyMetadata(last.Revision))
+}
+
+// historyDigest identifies an entry of the history; a Stack without source has one entry.
+func historyDigest(commit string) string {
+	return cmp.Or(commit, "none")
+}
+
+func historyMetadata(revision string) map[string]string {
+	if revision == "" {
+		return nil
+	}
+	return map[string]string{"revision": revision}
+}
+
+const (
+	// maskedOutput stands for the value of a secret output in the Stack's status, as JSON.
+	maskedOutput = `"` + pulumiv1.SecretOutputMask + `"`
+	// maxStatusOutputs bounds the outputs in the Stack's status, in bytes: etcd does not accept an object of more than 1.5 MB, and every
+	// client that watches Stacks receives them. Outputs beyond the bound are replaced by notes, which have maxStatusNotes bytes.
+	maxStatusOutputs = 256 << 10
+	maxStatusNotes   = 64 << 10
+	// maxShownOutputs bounds the number of outputs in the Stack's status. The Secret that they are read from can have more keys than a stack can have
+	// outputs, because whoever may write Secrets can replace it.
+	maxShownOutputs = agentpb.MaxOutputs
+)
+
+// readOutputs returns the outputs of an Update as the Stack's status shows them.
+func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Update) (map[string]apiextensionsv1.JSON, error) {
+	if update.Status.Outputs == "" {
+		return nil, nil
+	}
+	secret := r.RecentOutputs.Take(update)
+	if secret == nil {
+		secret = &corev1.Secret{}
+		err := r.Live.Get(ctx, types.NamespacedName{Namespace: update.Namespace, Name: update.Status.Outputs}, secret)
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the outputs of update %s: %w", update.Name, err)
+		}
+	}
+	return shownOutputs(secret), nil
+}
+
+// shownOutputs returns the outputs in the Secret under their names, with secret ones and secret parts masked. What is too large for the status is
+// replaced by a note that says where it is; the largest go first. Beyond some thousand outputs the last ones are not shown. Whoever may edit
+// Secrets may remove or break the annotations: then every value is masked.
+func shownOutputs(secret *corev1.Secret) map[string]apiextensionsv1.JSON {
+	var masked []string
+	names, shown := map[string]string{}, map[string]json.RawMessage{}
+	for annotation, into := range map[string]any{
+		autov1alpha1.SecretOutputsAnnotation: &masked, autov1alpha1.OutputNamesAnnotation: &names, autov1alpha1.ShownOutputsAnnotation: &shown,
+	} {
+		text, set := secret.Annotations[annotation]
+		if !set && annotation != autov1alpha1.SecretOutputsAnnotation || json.Unmarshal([]byte(text), into) == nil {
+			continue
+		}
+		masked, names, shown = slices.Collect(maps.Keys(secret.Data)), nil, nil
+		break
+	}
+	values := maps.Clone(secret.Data)
+	for key, value := range shown {
+		if _, exists := values[key]; exists {
+			values[key] = value
+		}
+	}
+	for _, key := range masked {
+		delete(values, key)
+	}
+	for key := range secret.Data {
+		if !json.Valid(values[key]) {
+			values[key] = []byte(maskedOutput)
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(values[a]), len(values[b])), strings.Compare(a, b))
+	})
+	outputs := make(map[string]apiextensionsv1.JSON, len(keys))
+	size, limit := 0, maxStatusOutputs
+	for _, key := range keys {
+		name, value := key, values[key]
+		if original, renamed := names[key]; renamed {
+			name = original
+		}
+		if limit == maxStatusOutputs && size+len(name)+len(value) > limit {
+			// All outputs from here on are as large as this one, or larger.
+			limit += maxStatusNotes
+		}
+		if limit > maxStatusOutputs {
+			// A string always has a JSON form.
+			value, _ = json.Marshal(fmt.Sprintf("[%d bytes, see key %s of secret %s]", len(value), key, secret.Name))
+		}
+		if size += len(name) + len(value); size > limit || len(outputs) == maxShownOutputs {
+			break
+		}
+		outputs[name] = apiextensionsv1.JSON{Raw: value}
+	}
+	return outputs
+}

@@ -1,0 +1,228 @@
+package update
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/patch"
+)
+
+// Reasons of events. The Stack controller records the event about the end of an Update that belongs to a Stack.
+const (
+	eventSucceeded = "UpdateSucceeded"
+	eventFailed    = "UpdateFailed"
+	eventExpired   = "UpdateExpired"
+	// eventOutputsNotStored warns that an operation succeeded but that some or all of its outputs are not in a Secret.
+	eventOutputsNotStored = "OutputsNotStored"
+	// eventPulumiWarning shows, at the Stack, what pulumi warned about in an operation that succeeded, such as a misspelled field in a
+	// program.
+	eventPulumiWarning = "PulumiWarning"
+)
+
+// act carries out one decision and writes the status.
+func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.Result, error) {
+	before := o.update.DeepCopy()
+	r.measure(o, d)
+	switch {
+	case d.action == actionFollow, d.action == actionStorePlan, d.action == actionCancel, d.action == actionReconnect:
+		r.turns.hold(o.update)
+	case d.action == actionWait && d.wake != byTurn, d.action == actionRepeat:
+		r.turns.leave(ctrlclient.ObjectKeyFromObject(o.update))
+	}
+	switch d.action {
+	case actionFinalize:
+		return r.finalize(ctx, o.update)
+	case actionFinish:
+		o.update.Status.NotRun = !mayHaveRun(o, d.reason)
+		markFailed(o.update, d.reason, o.now, d.message)
+		return r.complete(ctx, before, o.update, &agentpb.Operation{}, "")
+	case actionRecord:
+		return r.record(ctx, before, o)
+	case actionStart:
+		if err := r.claim(ctx, o.update); err != nil {
+			return ctrl.Result{}, err
+		}
+		before = o.update.DeepCopy()
+		if o.startError = r.start(ctx, o); o.startError != nil {
+			o.delivery = r.background.takeDelivery(o.update)
+			return r.decideAndAct(ctx, o)
+		}
+		r.ensureWatched(o.update)
+	case actionCancel:
+		if err := r.cancel(ctx, o); err != nil {
+			return ctrl.Result{}, err
+		}
+		r.ensureWatched(o.update)
+	case actionFollow:
+		markProgressing(o.update, o.agent.operation)
+		r.ensureWatched(o.update)
+	case actionRepeat:
+		r.background.stop(ctrlclient.ObjectKeyFromObject(o.update))
+		markRepeated(o.update, d.reason, d.message)
+	case actionReconnect:
+		o.update.Status.Message = d.message
+		r.ensureWatched(o.update)
+	case actionStorePlan:
+		markProgressing(o.update, o.agent.operation)
+		// The operation does not count as succeeded before its plan is stored.
+		o.update.Status.State, o.update.Status.Message = autov1alpha1.UpdateStateRunning, d.message
+		r.storePlan(o)
+	case actionDeliver, actionDeliverPlan, actionWait:
+		switch d.action {
+		case actionDeliver:
+			r.deliver(o)
+		case actionDeliverPlan:
+			r.deliverPlan(o)
+		}
+		if left := d.hiddenFor(o); left > 0 {
+			return ctrl.Result{RequeueAfter: left}, nil
+		}
+		markWaiting(o.update, d.reason, d.message)
+	}
+	// The jitter keeps Updates that wait for the same thing from coming back all at once.
+	return ctrl.Result{RequeueAfter: time.Duration(float64(d.after) * (0.9 + 0.2*rand.Float64()))}, patch.Status(ctx, r, before, o.update)
+}
+
+// start asks the agent to start the operation, and sets the status afterwards. If the controller ends in between, the next one finds the
+// operation at the agent. If an operation with this id has already ended, its watch reports that.
+func (r *Reconciler) start(ctx context.Context, o *observation) error {
+	agent, err := r.Runtime.Connect(ctx, o.workspace)
+	if err != nil {
+		return err
+	}
+	if o.request.GetPlan() != nil {
+		if o.request.Plan.Key, err = r.planKey(ctx, o.workspace); err != nil {
+			return err
+		}
+	}
+	operation, err := agent.StartOperation(ctx, o.request)
+	if refusal := (*client.Error)(nil); errors.As(err, &refusal) {
+		// The message of an agent that refuses a request may quote the request, and those who read a status may not read Secrets. Nobody knows
+		// which agent is in the image, so the controller does not rely on it. To leave every message out would leave users without the reason:
+		// most requests have secrets. All tenants share this worker, so only a bounded amount is looked for. If there is more, the message is
+		// withheld, and the kind of the refusal remains.
+		refusal.Message = redact.Brief(refusal.Message, secretsOf(o.request))
+	}
+	if err != nil {
+		return err
+	}
+	r.Metrics.Started(o.update)
+	markProgressing(o.update, operation)
+	o.update.Status.ReferencesDigest = o.references
+	if o.source != nil {
+		o.update.Status.Revision = o.source.Revision
+	}
+	r.Git.Forget(ctrlclient.ObjectKeyFromObject(o.update))
+	return nil
+}
+
+// secretsOf returns the values in the request that must not be seen anywhere, those inside JSON documents, too. It copies none.
+func secretsOf(request *agentpb.StartOperationRequest) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, variable := range request.GetEnv() {
+			if variable.GetSecret() && !yield(variable.GetText()) {
+				return
+			}
+		}
+		for _, item := range request.GetConfig() {
+			if !item.GetSecret() {
+				continue
+			}
+			if !yield(item.GetText()) || !yield(item.GetJson()) {
+				return
+			}
+			for leaf := range redact.Leaves(item.GetJson()) {
+				if !yield(leaf) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// cancel asks the agent to end the operation. The watch of the operation reports its end.
+func (r *Reconciler) cancel(ctx context.Context, o *observation) error {
+	agent, err := r.Runtime.Connect(ctx, o.workspace)
+	if err == nil {
+		_, err = agent.CancelOperation(ctx, string(o.update.UID))
+	}
+	if err != nil {
+		return fmt.Errorf("cancel the operation: %w", err)
+	}
+	markProgressing(o.update, o.agent.operation)
+	o.update.Status.Message = "the operation is being cancelled"
+	return nil
+}
+
+// record completes the Update with the result of its operation. The outputs are stored first. The agent keeps the result until it is in the
+// status, so any step that fails here is repeated.
+func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o *observation) (ctrl.Result, error) {
+	operation, problem := o.agent.operation, ""
+	if hasOutputs(operation) && o.update.DeletionTimestamp.IsZero() {
+		name, missing, err := r.storeOutputs(ctx, o.update, operation)
+		switch leftover := errors.Is(err, errLeftoverOutputs); {
+		case leftover && o.now.Sub(operation.GetEndTime().AsTime()) < leftoverTimeout:
+			// No watch reports what the garbage collector removed, so only time brings the Update back.
+			return ctrl.Result{RequeueAfter: leftoverInterval}, nil
+		case leftover:
+			missing = "the outputs are not stored: " + err.Error()
+		case err != nil:
+			return ctrl.Result{}, err
+		}
+		o.update.Status.Outputs, problem = name, missing
+	}
+	markResult(o.update, operation, problem)
+	o.update.Status.Plan = o.stored.plan
+	return r.complete(ctx, before, o.update, operation, problem)
+}
+
+// subjectOf returns the Stack that the Update belongs to, for an event about it; the Update itself if it has none.
+func subjectOf(update *autov1alpha1.Update) runtime.Object {
+	owner := pulumiv1.OwningStack(update)
+	if owner == nil {
+		return update
+	}
+	return &pulumiv1.Stack{
+		APIVersion: owner.APIVersion, Kind: owner.Kind,
+		Namespace: update.Namespace, Name: owner.Name, UID: owner.UID,
+	}
+}
+
+// complete writes the result, counts it, records events about it, and finalizes the Update. The operation is empty when there was none.
+func (r *Reconciler) complete(ctx context.Context, before, update *autov1alpha1.Update, operation *agentpb.Operation, problem string) (ctrl.Result, error) {
+	if err := patch.Status(ctx, r, before, update); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.Metrics.Ended(update, tookOf(operation))
+	if warnings := operation.GetWarnings(); len(warnings) > 0 {
+		r.Event(subjectOf(update), corev1.EventTypeWarning, eventPulumiWarning, strings.Join(warnings, "; "))
+	}
+	if problem != "" {
+		r.Event(update, corev1.EventTypeWarning, eventOutputsNotStored, problem)
+	}
+	switch {
+	case pulumiv1.OwningStack(update) != nil:
+	case !update.DeletionTimestamp.IsZero() && update.Status.StartTime == nil:
+		// The operation never ran, and the user who deleted the Update knows that.
+	case update.HasFailed():
+		r.Event(update, corev1.EventTypeWarning, eventFailed, update.Status.Message)
+	default:
+		r.Event(update, corev1.EventTypeNormal, eventSucceeded, update.Status.Message)
+	}
+	return r.finalize(ctx, update)
+}

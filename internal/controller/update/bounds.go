@@ -1,0 +1,98 @@
+package update
+
+import (
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/jsonparts"
+)
+
+// Bounds of the values of one operation. Tenants choose the values, and every worker of the controller may hold such values at the same
+// time.
+const (
+	// maxVariable is the largest size of an environment variable, in bytes, with which Linux starts a program: the name, "=" and the value.
+	// Linux allows 128 KiB with the NUL at the end.
+	maxVariable = 128<<10 - 1
+	// maxProcess bounds the environment, the targets and the replacements of an operation together, in bytes, as Linux counts them: each has a
+	// NUL at its end, and a pointer. Linux gives the arguments and the environment of a program a quarter of its stack, which has 8 MiB unless
+	// the node has another limit.
+	maxProcess = 2 << 20
+	// pointerSize is what Linux counts for a variable or an argument besides its text, in bytes.
+	pointerSize = 8
+	// maxEntries bounds the number of environment variables, configuration values, imported environments, targets and replacements together.
+	// An entry has at most entryFields fields in a request, and an agent refuses a request with more than agentpb.MaxRequestFields, see below.
+	maxEntries, entryFields = 10_000, 6
+	// maxValues bounds, in bytes, the environment and the configuration together, with valueCost for each value.
+	maxValues = 8 << 20
+	// valueCost is what a value takes in memory besides its text, in bytes: an entry of a map, which has room for up to twice as many, and the
+	// fields of a message.
+	valueCost = 256
+	// maxReferenced bounds, in bytes, the Secrets and ConfigMaps that these values are read from, with keyCost for each key. The API server
+	// admits 1 MiB for each.
+	maxReferenced = 8 << 20
+	// keyCost is what a key of an object takes in memory besides the texts, in bytes: an entry of a map with two strings, which takes 33 bytes,
+	// and the map has room for up to twice as many.
+	keyCost = 64
+	// maxParts bounds the keys and values in all structured values of the configuration together. The agent decodes them.
+	maxParts = 100_000
+	// maxDepth is how deep a structured value may be nested. In the configuration file, the bytes of indentation grow with the depth.
+	maxDepth = 100
+)
+
+// This does not compile if an agent could refuse an operation because it has too many entries.
+const _ = uint(agentpb.MaxRequestFields - maxEntries*entryFields)
+
+// budget counts what an operation uses. Its errors are *invalidError; they name what was counted last.
+type budget struct {
+	// entries is the number of entries so far, and process the size of those that a process is started with, in bytes.
+	entries, process int
+	// used is the size of all values so far, and held that of the objects that were read, in bytes.
+	used, held int
+	// parts is the number of keys and values in structured values.
+	parts int
+}
+
+// addEntries counts n entries of an operation.
+func (b *budget) addEntries(n int, what string) error {
+	if b.entries += n; b.entries > maxEntries {
+		return invalidf("with %s, the operation has more than %d environment variables, configuration values, imported environments, targets and "+
+			"replacements: use fewer", what, maxEntries)
+	}
+	return nil
+}
+
+// addText counts a variable or an argument of a process, which has the number of bytes. The number is negative if it is removed again.
+func (b *budget) addText(bytes int, what string) error {
+	if b.process += bytes; b.process > maxProcess {
+		return invalidf("with %s, the environment, the targets and the replacements of the operation have more than %d MiB, and Linux starts no "+
+			"program with more: use fewer or shorter ones", what, maxProcess>>20)
+	}
+	return nil
+}
+
+// use counts the bytes of a value.
+func (b *budget) use(bytes int) error {
+	if b.used += bytes + valueCost; b.used > maxValues {
+		return invalidf("the environment and the configuration of the operation have more than %d MiB: use fewer or shorter values", maxValues>>20)
+	}
+	return nil
+}
+
+// hold counts the keys of an object that was read, and the bytes of the keys and their values.
+func (b *budget) hold(keys, bytes int, what string) error {
+	if b.held += keys*keyCost + bytes; b.held > maxReferenced {
+		return invalidf("the Secrets and ConfigMaps that the operation uses have more than %d MiB, with %d bytes for each key; the last one is %s: "+
+			"use fewer or smaller ones", maxReferenced>>20, keyCost, what)
+	}
+	return nil
+}
+
+// addStructured counts the keys and values in a structured value.
+func (b *budget) addStructured(document, what string) error {
+	parts, depth := jsonparts.Count(document)
+	switch b.parts += parts; {
+	case depth > maxDepth:
+		return invalidf("the value of %s is nested more than %d levels deep", what, maxDepth)
+	case b.parts > maxParts:
+		return invalidf("with %s, the structured values of the configuration have more than %d keys and values: use fewer", what, maxParts)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package update
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+)
+
+func TestVariablesThatOnlyAContainerKnowsAreAskedOfTheAgent(t *testing.T) {
+	s := newReferenced(t)
+	podIP := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}
+	memory := &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory"}}
+	file := func(optional bool) *corev1.EnvVarSource {
+		return &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "share", Path: "env", Key: "K", Optional: &optional}}
+	}
+	text := func(name, value string) *agentpb.EnvironmentVariable {
+		return &agentpb.EnvironmentVariable{Name: name, Value: &agentpb.EnvironmentVariable_Text{Text: value}}
+	}
+	asked := func(name string) *agentpb.EnvironmentVariable {
+		return &agentpb.EnvironmentVariable{Name: name, Value: &agentpb.EnvironmentVariable_FromEnv{FromEnv: name}}
+	}
+	for name, tt := range map[string]struct {
+		env     []corev1.EnvVar
+		want    []*agentpb.EnvironmentVariable
+		invalid string
+	}{
+		"a field":    {env: []corev1.EnvVar{{Name: "IP", ValueFrom: podIP}}, want: []*agentpb.EnvironmentVariable{asked("IP")}},
+		"a resource": {env: []corev1.EnvVar{{Name: "MEMORY", ValueFrom: memory}}, want: []*agentpb.EnvironmentVariable{asked("MEMORY")}},
+		"the pod's own name": {
+			env:  []corev1.EnvVar{{Name: "NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
+			want: []*agentpb.EnvironmentVariable{asked("NAME")},
+		},
+		"a file": {env: []corev1.EnvVar{{Name: "F", ValueFrom: file(false)}}, want: []*agentpb.EnvironmentVariable{asked("F")}},
+		"a file that need not be there is inherited": {
+			env:  []corev1.EnvVar{{Name: "F", ValueFrom: file(true)}, {Name: "G", Value: "$(F)"}},
+			want: []*agentpb.EnvironmentVariable{asked("G")},
+		},
+		"what such a variable goes into": {
+			env:  []corev1.EnvVar{{Name: "HOST", Value: "h"}, {Name: "IP", ValueFrom: podIP}, {Name: "URL", Value: "http://$(IP)/$(HOST)"}, {Name: "URLS", Value: "$(URL),x"}},
+			want: []*agentpb.EnvironmentVariable{text("HOST", "h"), asked("IP"), asked("URL"), asked("URLS")},
+		},
+		"what it does not go into": {
+			env:  []corev1.EnvVar{{Name: "IP", ValueFrom: podIP}, {Name: "A", Value: "$$(IP)"}},
+			want: []*agentpb.EnvironmentVariable{text("A", "$(IP)"), asked("IP")},
+		},
+		"what the namespace of the pod goes into": {
+			env:  []corev1.EnvVar{{Name: "STATE", Value: "s3://state/$(POD_NAMESPACE)"}},
+			want: []*agentpb.EnvironmentVariable{asked("STATE")},
+		},
+		"a value that replaces it": {
+			env:  []corev1.EnvVar{{Name: "IP", ValueFrom: podIP}, {Name: "IP", Value: "::1"}},
+			want: []*agentpb.EnvironmentVariable{text("IP", "::1")},
+		},
+		"a mixture with a Secret": {
+			env:     []corev1.EnvVar{{Name: "IP", ValueFrom: podIP}, {Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}, {Name: "URL", Value: "$(TOKEN)@$(IP)"}},
+			invalid: `environment variable "URL" of workspace "app" puts together`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: "app"}
+			workspace.Spec.Env = tt.env
+			values := &inputReader{reader: s.client, namespace: s.namespace, pods: true}
+			env, err := values.environment(t.Context(), workspace)
+			if checkReferenceError(g, err, "", tt.invalid) {
+				return
+			}
+			g.Expect(env).To(HaveLen(len(tt.want)))
+			for i := range env {
+				g.Expect(env[i]).To(equalMessage(tt.want[i]))
+			}
+		})
+	}
+}

@@ -1,0 +1,235 @@
+// Package update is the controller of Updates. An Update is one operation of pulumi. The controller starts the operation at the agent of
+// its Workspace with everything that it needs, watches it and records its result, but never waits for it. The agent owns the operation, so
+// the operation goes on when the controller is replaced.
+package update
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agentruntime"
+	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/report/metrics"
+	"github.com/stack-controller/stack-controller/internal/shard"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+)
+
+const (
+	// defaultProgressInterval is the shortest time between two writes of the progress; the end of an operation is written at once.
+	defaultProgressInterval = 2 * time.Second
+	// conflictInterval is the time to the next reconcile of an Update that was changed while the controller decided on it.
+	conflictInterval = 100 * time.Millisecond
+	// notFoundInterval is the time to the next reconcile of an Update when an object disappeared while the controller acted on it.
+	notFoundInterval = time.Second
+)
+
+// Reconciler reconciles Updates. Its exported fields are set before SetupWithManager, and do not change.
+type Reconciler struct {
+	// Client reads Updates and Workspaces from the cache, and writes.
+	ctrlclient.Client
+	// Live reads from the API server. Secrets and ConfigMaps are never cached.
+	Live ctrlclient.Reader
+	record.EventRecorder
+	// Runtime connects to the agents.
+	Runtime agentruntime.Runtime
+	// Store has the artifacts.
+	Store *artifact.Store
+	// Artifacts fetches into the store. No other controller may use it, because its events wake Updates. The caller runs it.
+	Artifacts *artifact.Fetcher
+	// Sources finds the artifacts that Updates name.
+	Sources *source.Set
+	// Git finds the commits of the repositories that Workspaces name, as long as an Update waits for one.
+	Git *source.GitSubscriber
+	// ProgressInterval is the shortest time between two writes of the progress of a running operation; 2 seconds when zero.
+	ProgressInterval time.Duration
+	// MaxOperations is how many operations may run at the same time; zero stands for no limit.
+	MaxOperations int
+	// Pods is true when agents run in pods of their own. Then the image or an init container may contain the program, and a variable may have
+	// a value that only its container knows.
+	Pods bool
+	// References watches Secrets and ConfigMaps; nil when they are not watched. An object that appears wakes the Updates that may wait for it.
+	References *references.Watcher
+
+	// Shard selects the Updates and Workspaces of this controller; nil selects all.
+	Shard *shard.Shard
+	// Metrics receives the metrics of Updates; nil measures nothing.
+	Metrics *metrics.Updates
+	// RecentOutputs gets the outputs that were just stored.
+	RecentOutputs *RecentOutputs
+
+	background *background
+	turns      *turns
+}
+
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates/status,verbs=patch
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates/finalizers,verbs=update
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+
+// SetupWithManager adds the controller to the manager.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	r.background = newBackground()
+	r.turns = newTurns(r.MaxOperations, r.Pods, r.background)
+	if r.ProgressInterval == 0 {
+		r.ProgressInterval = defaultProgressInterval
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, waitingIndex, indexWaiting); err != nil {
+		return fmt.Errorf("index the updates that wait: %w", err)
+	}
+	if err := mgr.Add(r.background); err != nil {
+		return fmt.Errorf("add the background work of updates: %w", err)
+	}
+	// An Update is not woken by the controller's own writes, which do not change the generation. A deletion and an edit do.
+	changed := predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, onChange(false, func(before, after *autov1alpha1.Update) bool {
+		return !pulumiv1.CancelRequested(before) && pulumiv1.CancelRequested(after)
+	}))
+	planChanged := onChange(false, func(before, after *pulumiv1.Stack) bool { return planIdentity(before) != planIdentity(after) })
+	completed := onChange(true, func(before, after *autov1alpha1.Update) bool { return !before.IsComplete() && after.IsComplete() })
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("update").
+		For(&autov1alpha1.Update{}, builder.WithPredicates(changed)).
+		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(completed)).
+		// The Workspace of a Stack has the name of the Stack.
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(planChanged)).
+		Watches(&autov1alpha1.Workspace{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace)).
+		WatchesRawSource(ctrlsource.Func(r.background.useQueue)).
+		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(ctrlsource.Channel(r.Git.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(r.References.Source(r.updatesOfReference)).
+		WithOptions(options).
+		Complete(informercache.ShowingTooLarge(r, r.Client, r.EventRecorder, &autov1alpha1.Update{},
+			metav1.Condition{Type: autov1alpha1.UpdateFailed, Status: metav1.ConditionTrue, Reason: autov1alpha1.ConfigInvalidReason},
+			metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue, Reason: autov1alpha1.UpdateEndedFailedReason},
+			metav1.Condition{Type: autov1alpha1.UpdateProgressing, Status: metav1.ConditionFalse, Reason: autov1alpha1.UpdateEndedFailedReason}))
+	if err != nil {
+		return fmt.Errorf("set up the update controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile observes, decides and acts.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	update := &autov1alpha1.Update{}
+	if err := r.Get(ctx, request.NamespacedName, update); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.background.stop(request.NamespacedName)
+			r.turns.leave(request.NamespacedName)
+			r.Git.Forget(request.NamespacedName)
+			r.Metrics.Forget(request.NamespacedName)
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("read the update: %w", err)
+	}
+	observed, err := r.observe(ctx, update)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	result, err := r.decideAndAct(ctx, observed)
+	switch {
+	case ctx.Err() != nil:
+		// The manager is stopping. The next controller starts from what the API server and the agents know.
+		return ctrl.Result{}, nil
+	case apierrors.IsConflict(err) || errors.Is(err, errStale):
+		// The cache was behind. The change that it missed may be one that wakes nothing.
+		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+	case apierrors.IsNotFound(err):
+		// Most likely the Update was just deleted, and the cache will show that soon. If not, the Update has to be observed again.
+		return ctrl.Result{RequeueAfter: notFoundInterval}, nil
+	}
+	return result, err
+}
+
+// decideAndAct makes one decision and carries it out. When the agent does not start the operation, act calls it once more.
+func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Result, error) {
+	d := decide(o)
+	ctrl.LoggerFrom(ctx).V(1).Info("decided",
+		"action", d.action, "reason", d.reason, "message", d.message, "waker", d.wake, "after", d.after.String())
+	return r.act(ctx, o, d)
+}
+
+// waitingIndex is the index of the Updates that have not started. Their value is notStarted.
+const (
+	waitingIndex = "status.startTime"
+	notStarted   = "none"
+)
+
+func indexWaiting(object ctrlclient.Object) []string {
+	if update := object.(*autov1alpha1.Update); update.HasStarted() || update.IsComplete() {
+		return nil
+	}
+	return []string{notStarted}
+}
+
+// onChange returns a predicate for the changes for which passes returns true, and for deletions if deletions is true.
+func onChange[Object ctrlclient.Object](deletions bool, passes func(before, after Object) bool) predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return passes(e.ObjectOld.(Object), e.ObjectNew.(Object))
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return deletions },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// updatesOfWorkspace returns the Updates that may wait for the Workspace, for its Stack, or for another Update of it.
+func (r *Reconciler) updatesOfWorkspace(ctx context.Context, object ctrlclient.Object) []reconcile.Request {
+	name := object.GetName()
+	if update, ok := object.(*autov1alpha1.Update); ok {
+		name = update.Spec.WorkspaceName
+	}
+	return r.requests(ctx, object.GetNamespace(), ctrlclient.MatchingFields{informercache.UpdatesByWorkspace: name})
+}
+
+// updatesOfReference returns the Updates that may wait for the Secret or ConfigMap. An Update whose status does not say so yet counts too,
+// because its reconcile may have just missed the object.
+func (r *Reconciler) updatesOfReference(ctx context.Context, key references.Key) []reconcile.Request {
+	return r.requests(ctx, key.Namespace, ctrlclient.MatchingFields{waitingIndex: notStarted})
+}
+
+// requests returns a request for each selected Update that is not complete.
+func (r *Reconciler) requests(ctx context.Context, namespace string, selected ctrlclient.MatchingFields) (requests []reconcile.Request) {
+	list := &autov1alpha1.UpdateList{}
+	if err := r.List(ctx, list, ctrlclient.InNamespace(namespace), selected, ctrlclient.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the updates to reconcile", "namespace", namespace)
+		return nil
+	}
+	for i := range list.Items {
+		if !list.Items[i].IsComplete() {
+			requests = append(requests, reconcile.Request{NamespacedName: ctrlclient.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// CacheTransform removes what the cache must not keep. Of an Update that is status.changes, which can be large; code that needs it reads it
+// from the API server. No code writes the status of an Update that has it. For all objects see source.CacheTransform.
+func CacheTransform(object any) (any, error) {
+	if update, ok := object.(*autov1alpha1.Update); ok {
+		update.Status.Changes = nil
+	}
+	return source.CacheTransform(object)
+}

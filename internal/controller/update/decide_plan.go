@@ -1,0 +1,66 @@
+package update
+
+import (
+	"errors"
+	"time"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/backoff"
+)
+
+const (
+	// planStoreTimeout bounds how long a plan waits until it can be stored. The agent keeps the plan meanwhile.
+	planStoreTimeout = 10 * time.Minute
+	// planRetryInterval and planRetryLimit are the shortest and the longest time between two attempts to store a plan.
+	planRetryInterval = 2 * time.Second
+	planRetryLimit    = time.Minute
+)
+
+// savesPlan reports whether the operation succeeded and has a plan to store.
+func savesPlan(update *autov1alpha1.Update, operation *agentpb.Operation) bool {
+	return update.SavesPlan() && operation.GetState() == agentpb.OperationState_OPERATION_STATE_SUCCEEDED
+}
+
+// decideOnStorage stores the plan of an operation that succeeded before its result is recorded.
+func decideOnStorage(o *observation) decision {
+	ended := o.agent.operation.GetEndTime()
+	switch err := o.stored.err; {
+	case o.agent.operation.GetPlan() == nil:
+		return interrupted("the agent made no plan: it is of an earlier version, and is about to be replaced")
+	case o.stored.plan != nil:
+		return decision{action: actionRecord, wake: byNothing}
+	case err == nil:
+		return decision{action: actionStorePlan, message: "the plan is being stored", wake: byDelivery, after: 2 * planTimeout}
+	case errors.Is(err, client.ErrTooLarge):
+		return finish(autov1alpha1.PlanTooLargeReason, "the plan is too large to be kept: "+err.Error()+". Use `enforce: Inputs`, which needs no file of Pulumi")
+	case ended != nil && o.now.Sub(ended.AsTime()) > planStoreTimeout:
+		return finish(autov1alpha1.UpdateFailedReason, "the plan was made and cannot be stored: "+err.Error())
+	default:
+		since := planRetryInterval
+		if ended != nil {
+			since = o.now.Sub(ended.AsTime())
+		}
+		delay := backoff.Proportional(since, planRetryInterval, planRetryLimit)
+		message := "the plan cannot be stored, which is tried again: " + err.Error()
+		if left := backoff.Left(delay, o.stored.at, o.now); left > 0 {
+			return retryAfter(autov1alpha1.UpdateTransientFailureReason, message, left)
+		}
+		return decision{action: actionStorePlan, message: message, wake: byDelivery, after: 2 * planTimeout}
+	}
+}
+
+// decideOnPlanDelivery sends the plan to an agent that asks for it. A plan that differs from the one that was saved ends the Update.
+func decideOnPlanDelivery(o *observation) decision {
+	problem := (*planProblem)(nil)
+	switch err := o.delivery.err; {
+	case errors.As(err, &problem):
+		return finish(problem.reason, problem.Error())
+	case errors.Is(err, client.ErrDigestMismatch), errors.Is(err, client.ErrInvalid):
+		return finish(autov1alpha1.PlanStaleReason, "the plan is not as it was saved: "+err.Error()+"; nothing was changed")
+	case errors.Is(err, client.ErrTooLarge):
+		return finish(autov1alpha1.PlanTooLargeReason, err.Error())
+	}
+	return deliverTo(o, actionDeliverPlan, "plan", o.plan.saved.FileDigest, planTimeout)
+}

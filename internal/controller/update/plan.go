@@ -1,0 +1,209 @@
+package update
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/plans"
+	"github.com/stack-controller/stack-controller/internal/patch"
+)
+
+// A plan passes through the controller in parts, in the background. The agent sends it as a stream, and it is in immutable Secrets before
+// the Update is complete. In the same way it is sent to the agent that carries it out. For each plan in transit, the content of one Secret
+// is in memory, and the text.
+const (
+	// maxPlans is how many plans are in transit at the same time; at most half of them belong to one namespace.
+	maxPlans = 8
+	// planTimeout bounds how long a plan is in transit, not including its time in the queue.
+	planTimeout = 2 * time.Minute
+	// planKeyData is the data key in the Secret that has the key for the digests of plans, see planKey.
+	planKeyData = "key"
+	// digestPrefix begins the digests in a status.
+	digestPrefix = "sha256:"
+)
+
+// planProblem is why a plan cannot be carried out, with the reason of the condition.
+type planProblem struct {
+	reason, message string
+}
+
+func (p *planProblem) Error() string { return p.message }
+
+// stalePlan returns the problem of a plan that does not match the present state of things any more.
+func stalePlan(format string, args ...any) *planProblem {
+	return &planProblem{reason: autov1alpha1.PlanStaleReason, message: fmt.Sprintf(format, args...) + "; nothing was changed"}
+}
+
+// planView is the plan that an operation carries out.
+type planView struct {
+	// problem is why it cannot be carried out; nil when it can.
+	problem *planProblem
+	// uid is the UID of the Update that saved the plan, and saved is the plan in the status of that Update.
+	uid   types.UID
+	saved *autov1alpha1.SavedPlan
+}
+
+// storedPlan is how an attempt to store a plan ended.
+type storedPlan struct {
+	plan *autov1alpha1.SavedPlan
+	err  error
+	at   time.Time
+}
+
+// storedPlan returns how the last attempt to store the plan of the Update ended; it is empty when there was none, or while one is running.
+func (b *background) storedPlan(update *autov1alpha1.Update) storedPlan {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if current := b.taskOf(update); !current.running {
+		return current.stored
+	}
+	return storedPlan{}
+}
+
+// observePlan reads the plan that the Update carries out. It has to be the plan that the Update names, and of the same Workspace, stack and
+// kind of operation. If approved is not empty, it has to be the plan of the Update with this UID, and the Update has to run the same program.
+// The agent compares what only the agent knows.
+func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Update, approved types.UID) (view planView, err error) {
+	wanted := update.Spec.Plan
+	if wanted == nil {
+		return planView{}, nil
+	}
+	from := &autov1alpha1.Update{}
+	err = r.Live.Get(ctx, types.NamespacedName{Namespace: update.Namespace, Name: wanted.Name}, from)
+	if ctrlclient.IgnoreNotFound(err) != nil {
+		return planView{}, fmt.Errorf("read the plan %q: %w", wanted.Name, err)
+	}
+	if err != nil {
+		return planView{problem: stalePlan("there is no update %q with the plan any more", wanted.Name)}, nil
+	}
+	if approved != "" && approved != from.UID {
+		return planView{problem: stalePlan("update %q is not the one whose plan was approved", from.Name)}, nil
+	}
+	if approved != "" && !runsSameProgram(update, from) {
+		return planView{problem: stalePlan("the plan of update %q is one of another program", from.Name)}, nil
+	}
+	return planView{problem: comparePlan(update, from), uid: from.UID, saved: from.Status.Plan}, nil
+}
+
+// planTypes maps the type of the Updates that carry out a plan to the type of the Updates that save it.
+var planTypes = map[autov1alpha1.UpdateType]autov1alpha1.UpdateType{
+	autov1alpha1.UpdateTypeUp:      autov1alpha1.UpdateTypePreview,
+	autov1alpha1.UpdateTypeDestroy: autov1alpha1.UpdateTypeDestroy,
+}
+
+// comparePlan returns why update cannot carry out the plan of the Update from; nil when it can.
+func comparePlan(update, from *autov1alpha1.Update) *planProblem {
+	switch verdict := plans.Saved(from, update.Spec.Plan.Digest); {
+	case !from.DeletionTimestamp.IsZero():
+		return stalePlan("update %q with the plan is being deleted", from.Name)
+	case verdict.State != plans.Approved:
+		return stalePlan("%s", verdict.Problem)
+	case from.Spec.Type != planTypes[update.Spec.Type]:
+		return stalePlan("the plan of update %q is not one of a %s", from.Name, update.Spec.Type)
+	case from.Spec.WorkspaceName != update.Spec.WorkspaceName || from.Spec.StackName != update.Spec.StackName:
+		return stalePlan("the plan of update %q is one of another stack or workspace", from.Name)
+	case usesPlanFile(update) && from.Status.Plan.StoredSize == 0:
+		return &planProblem{reason: autov1alpha1.ConfigInvalidReason, message: fmt.Sprintf("the plan of update %q was saved without the file of "+
+			"Pulumi: use `enforce: Inputs`; nothing was changed", from.Name)}
+	case from.Status.Plan.StoredSize < 0 || from.Status.Plan.StoredSize > agentpb.MaxPlanSize:
+		return stalePlan("the plan of update %q has a size that no plan has", from.Name)
+	}
+	return nil
+}
+
+// runsSameProgram reports whether both Updates name the same program, or none. An agent that has another program compares that with the plan,
+// too, but has unpacked and read it before.
+func runsSameProgram(a, b *autov1alpha1.Update) bool {
+	one, other := ptr.Deref(a.Spec.Source, autov1alpha1.UpdateSource{}), ptr.Deref(b.Spec.Source, autov1alpha1.UpdateSource{})
+	return one.Digest == other.Digest && one.Dir == other.Dir && ptr.Equal(a.Spec.ProjectInfo, b.Spec.ProjectInfo)
+}
+
+// usesPlanFile reports whether Pulumi checks the operation against its plan file.
+func usesPlanFile(update *autov1alpha1.Update) bool {
+	return update.Spec.Plan != nil && update.Spec.Type == autov1alpha1.UpdateTypeUp && update.Spec.Plan.Enforce != autov1alpha1.EnforceInputs
+}
+
+// planRequest returns what the operation has to do with a plan; nil when it has none. The key is added when the operation starts.
+func planRequest(o *observation) *agentpb.PlanRequest {
+	switch update := o.update; {
+	case o.plan.saved != nil:
+		bare := func(digest string) string { return digest[min(len(digest), len(digestPrefix)):] }
+		request := &agentpb.PlanRequest{WithoutFile: !usesPlanFile(update), Expected: &agentpb.PlanDigests{
+			Inputs: bare(o.plan.saved.InputsDigest), Changes: bare(o.plan.saved.ChangesDigest), State: bare(o.plan.saved.StateDigest),
+		}}
+		if usesPlanFile(update) {
+			request.FileDigest = o.plan.saved.FileDigest
+		}
+		return request
+	case update.SavesPlan():
+		return &agentpb.PlanRequest{WithoutFile: update.Spec.PlanEnforcement == autov1alpha1.EnforceInputs || update.Spec.Type != autov1alpha1.UpdateTypePreview}
+	}
+	return nil
+}
+
+// planKey returns the key for the digests of all plans of the Workspace, and creates it when there is none. Plans can be compared as long
+// as the key stays. If there is a Stack, the key belongs to the Stack, because its Workspaces may come and go. If the Secret lost its owner,
+// as after a deletion of the Stack with --cascade=orphan, another key takes its place, in a Secret whose name has a hash of the owner.
+func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Workspace) ([]byte, error) {
+	owner := metav1.OwnerReference{
+		APIVersion: autov1alpha1.GroupVersion.String(), Kind: autov1alpha1.WorkspaceKind, Name: workspace.Name, UID: workspace.UID,
+	}
+	if stack := pulumiv1.OwningStack(workspace); stack != nil {
+		owner = metav1.OwnerReference{APIVersion: stack.APIVersion, Kind: stack.Kind, Name: stack.Name, UID: stack.UID}
+	}
+	owner.Controller = new(true)
+	secret, err := r.planKeySecret(ctx, workspace, autov1alpha1.PlanKeySuffix, owner)
+	if err == nil && metav1.GetControllerOf(secret) == nil {
+		hash := sha256.Sum256([]byte(owner.UID))
+		secret, err = r.planKeySecret(ctx, workspace, "-"+hex.EncodeToString(hash[:])[:10]+autov1alpha1.PlanKeySuffix, owner)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if controller := metav1.GetControllerOf(secret); controller == nil || controller.UID != owner.UID || len(secret.Data[planKeyData]) != agentpb.PlanKeySize {
+		return nil, fmt.Errorf("secret %q does not belong to %s %q, or has no key: if this persists, delete the secret", secret.Name, owner.Kind, owner.Name)
+	}
+	return secret.Data[planKeyData], nil
+}
+
+// planKeySecret reads the Secret with the key, or creates it for the owner when it does not exist.
+func (r *Reconciler) planKeySecret(ctx context.Context, workspace *autov1alpha1.Workspace, suffix string, owner metav1.OwnerReference) (*corev1.Secret, error) {
+	name := shortened(workspace.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
+	secret := &corev1.Secret{}
+	err := r.Live.Get(ctx, types.NamespacedName{Namespace: workspace.Namespace, Name: name}, secret)
+	if apierrors.IsNotFound(err) {
+		key := make([]byte, agentpb.PlanKeySize)
+		// rand.Read never fails.
+		_, _ = rand.Read(key)
+		secret = &corev1.Secret{
+			Name: name, Namespace: workspace.Namespace,
+			Labels: map[string]string{
+				autov1alpha1.ComponentLabel:     autov1alpha1.ComponentWorkspace,
+				autov1alpha1.WorkspaceNameLabel: shortened(workspace.Name, validation.LabelValueMaxLength),
+			},
+			OwnerReferences: []metav1.OwnerReference{owner},
+			Immutable:       new(true),
+			Data:            map[string][]byte{planKeyData: key},
+		}
+		err = r.Create(ctx, secret, patch.FieldOwner)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read or create the secret %q with the key of plans: %w", name, err)
+	}
+	return secret, nil
+}

@@ -1,0 +1,66 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agentruntime"
+)
+
+// unreachable is a runtime whose Ensure returns the error that errors has for the name of the Workspace; without one, the agent starts
+// forever. Real agents cannot show this: they reject no user that a test of one process can be, and are always in reach of it.
+type unreachable struct {
+	errors map[string]error
+	events chan event.GenericEvent
+}
+
+func (u *unreachable) Ensure(_ context.Context, workspace *autov1alpha1.Workspace, _ bool) (agentruntime.Status, error) {
+	return agentruntime.Status{Reason: autov1alpha1.InitializingReason, Message: "the agent is starting"}, u.errors[workspace.Name]
+}
+
+func (u *unreachable) Connect(context.Context, *autov1alpha1.Workspace) (*client.Client, error) {
+	return nil, agentruntime.ErrNoAgent
+}
+
+func (u *unreachable) Delete(context.Context, types.NamespacedName) error { return nil }
+
+func (u *unreachable) Events() <-chan event.GenericEvent { return u.events }
+
+func TestAgentThatCannotBeReachedOrRefusesIsReported(t *testing.T) {
+	s := newStage(t)
+	reasons := map[string]string{
+		"away":     autov1alpha1.ConnectionFailedReason,
+		"stranger": autov1alpha1.UnauthenticatedReason,
+		"denied":   autov1alpha1.PermissionDeniedReason,
+	}
+	s.startControllerOf(&unreachable{events: make(chan event.GenericEvent), errors: map[string]error{
+		"away":     errors.New("connection refused"),
+		"stranger": &client.Error{Code: codes.Unauthenticated, Message: "the token is not accepted"},
+		"denied":   &client.Error{Code: codes.PermissionDenied, Message: "no such permission"},
+	}})
+	for name, reason := range reasons {
+		workspace := s.create(name, autov1alpha1.WorkspaceSpec{})
+		s.await(workspace, beUnready(reason))
+		s.Expect(conditions.GetReason(workspace, meta.ReconcilingCondition)).To(Equal(meta.ProgressingWithRetryReason))
+		s.Expect(conditions.GetMessage(workspace, autov1alpha1.WorkspaceReady)).To(ContainSubstring("trying again"))
+	}
+}
+
+func TestAgentThatStartsIsNoFailure(t *testing.T) {
+	s := newStage(t)
+	s.startControllerOf(&unreachable{events: make(chan event.GenericEvent)})
+	workspace := s.create("starting", autov1alpha1.WorkspaceSpec{})
+	s.await(workspace, beUnready(autov1alpha1.InitializingReason))
+	s.Expect(conditions.GetReason(workspace, meta.ReconcilingCondition)).To(Equal(meta.ProgressingReason))
+}
