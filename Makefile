@@ -51,13 +51,13 @@ path = $(shell go run ./tests/tools/install $(1))
 demo: ## Show the whole system at work on this machine; KEEP=1 leaves it running
 	@mkdir -p bin
 	@echo 'Compiling the demo (a few minutes the first time) …'
-	@CGO_ENABLED=0 go build -o bin/demo ./tests/demo
+	@CGO_ENABLED=0 go build -o bin/demo ./tests/e2e/demo
 	@bin/demo $(if $(KEEP),-keep)
 
 .PHONY: demo-clean
 demo-clean: ## End and remove what "make demo" left running, and what killed demos and tests left
 	@mkdir -p bin
-	@CGO_ENABLED=0 go build -o bin/demo ./tests/demo
+	@CGO_ENABLED=0 go build -o bin/demo ./tests/e2e/demo
 	@bin/demo -clean
 
 ##@ Build
@@ -87,7 +87,7 @@ generate-code: generate-api generate-proto generate-rbac generate-chart
 generate-reasons: generate-constants
 	@go test ./internal/controller/update -run TestWakersOfEachReasonAreWrittenDown -count=1 -update-wakers
 	@go test ./internal/controller/stack -run TestWakersOfEachReasonAreWrittenDown -count=1 -update-wakers
-	@go test ./tests/conditions -count=1 -update-docs
+	@go test ./tests/contract/conditions -count=1 -update-docs
 
 .PHONY: generate-constants
 generate-constants:
@@ -147,7 +147,7 @@ test-all: install-test-tools bin/suite ## Run all tests, also those that need a 
 .PHONY: bin/suite
 bin/suite:
 	@mkdir -p bin
-	@CGO_ENABLED=0 go build -o bin/suite ./tests/suite/run
+	@CGO_ENABLED=0 go build -o bin/suite ./tests/framework/suite/run
 
 .PHONY: lint
 lint: ## Check style and likely mistakes in both modules, the length of files, and the workflows
@@ -169,24 +169,24 @@ verify: generate-code ## Fail when generated files or go.mod are not up to date
 
 .PHONY: bench
 bench: ## Measure commits, first starts and idle cost beside a bare "pulumi up"; in pods too, as root
-	CGO_ENABLED=0 go run ./tests/bench
+	CGO_ENABLED=0 go run ./tests/load/bench
 
 .PHONY: scale
 scale: ## Measure what STACKS Stacks cost, and write docs/scale.md and its plots: about 15 minutes for 2000, 75 for 10000
-	CGO_ENABLED=0 go run ./tests/scale -stacks='$(STACKS)' -report='$(CURDIR)/docs/scale.md'
+	CGO_ENABLED=0 go run ./tests/load/scale -stacks='$(STACKS)' -report='$(CURDIR)/docs/scale.md'
 
 .PHONY: upgrade
 upgrade: ## Show that this build, in the place of the one at the revision FROM, runs no update of 100 Stacks of each kind of source
-	CGO_ENABLED=0 go run ./tests/upgrade -from='$(FROM)'
+	CGO_ENABLED=0 go run ./tests/e2e/upgrade -from='$(FROM)'
 
 .PHONY: faults
 faults: ## Inject faults in RUNS runs that follow from SEED, in WORLDS worlds, and write docs/reliability.md from what comes of them
-	go test ./tests/faults -run='^TestRandomFaults$$' -count=1 -v -timeout=0 \
+	go test ./tests/load/faults -run='^TestRandomFaults$$' -count=1 -v -timeout=0 \
 		-args -runs='$(RUNS)' -seed='$(SEED)' -worlds='$(WORLDS)' -report='$(CURDIR)/docs/reliability.md'
 
 .PHONY: pod-faults
 pod-faults: ## The same, as root, for workspaces in pods on a real node, and docs/reliability-pods.md
-	CGO_ENABLED=0 go test ./tests/podfaults -run=TestRandomFaults -count=1 -v -timeout=0 \
+	CGO_ENABLED=0 go test ./tests/load/podfaults -run=TestRandomFaults -count=1 -v -timeout=0 \
 		-args -runs='$(RUNS)' -seed='$(SEED)' -report='$(CURDIR)/docs/reliability-pods.md'
 
 .PHONY: fuzz
@@ -198,13 +198,13 @@ fuzz: ## Fuzz each target, or those of TARGETS, for FUZZTIME
 .PHONY: cluster-up
 cluster-up: ## Start a cluster with one node and Flux, as root, and leave it running
 	@mkdir -p bin
-	@CGO_ENABLED=0 go build -o bin/cluster ./tests/cluster/up
+	@CGO_ENABLED=0 go build -o bin/cluster ./tests/framework/cluster/up
 	@bin/cluster
 
 .PHONY: cluster-down
 cluster-down: ## End and remove what "make cluster-up" left running
 	@mkdir -p bin
-	@CGO_ENABLED=0 go build -o bin/cluster ./tests/cluster/up
+	@CGO_ENABLED=0 go build -o bin/cluster ./tests/framework/cluster/up
 	@bin/cluster -down
 
 .PHONY: install-tools
@@ -215,7 +215,7 @@ install-tools: install-test-tools ## Build every tool that "make lint", "make ve
 install-test-tools:
 	@$(if $(filter true,$(RACE)),,echo 'no C compiler: testing without the race detector')
 	@go run ./tests/tools/install $(TEST_TOOLS) >/dev/null
-	@if go run ./tests/cluster/up -check; then go run ./tests/tools/install $(NODE_TOOLS) >/dev/null; \
+	@if go run ./tests/framework/cluster/up -check; then go run ./tests/tools/install $(NODE_TOOLS) >/dev/null; \
 		else echo 'testing without a cluster that runs pods'; fi
 
 .PHONY: help

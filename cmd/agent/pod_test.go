@@ -19,7 +19,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
-	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 )
 
 func TestAnAgentAsInAPodServesTheControllerAndNobodyElse(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/tests/programs"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // sleeper is a program with a resource that takes 1000 seconds to be created.

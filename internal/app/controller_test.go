@@ -16,8 +16,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/tests/controlplane"
-	"github.com/stack-controller/stack-controller/tests/supervise"
+	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/supervise"
 )
 
 const (

@@ -12,8 +12,8 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/validation"
 
-	"github.com/stack-controller/stack-controller/tests/suite"
-	"github.com/stack-controller/stack-controller/tests/worstobjects"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/worstobjects"
 )
 
 func TestTextOfAnEventIsScannedAFewTimesOnly(t *testing.T) {

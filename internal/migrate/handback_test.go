@@ -13,7 +13,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/operator"
+	"github.com/stack-controller/stack-controller/tests/framework/operator"
 )
 
 func TestObjectThatChangedMeanwhileIsReadAgain(t *testing.T) {

@@ -26,7 +26,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/shard"
-	"github.com/stack-controller/stack-controller/tests/operator"
+	"github.com/stack-controller/stack-controller/tests/framework/operator"
 )
 
 // update creates an Update as the Stack's controller does.

@@ -18,7 +18,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/operator"
+	"github.com/stack-controller/stack-controller/tests/framework/operator"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/internal/source/git"
-	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 )
 
 func TestCheckoutThatFailsSaysWhy(t *testing.T) {

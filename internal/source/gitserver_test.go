@@ -23,7 +23,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
-	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 )
 
 // patience is how long tests wait for what takes milliseconds on a quiet machine.

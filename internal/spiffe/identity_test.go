@@ -15,7 +15,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 
-	"github.com/stack-controller/stack-controller/tests/workloadapi"
+	"github.com/stack-controller/stack-controller/tests/framework/workloadapi"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 
-	"github.com/stack-controller/stack-controller/tests/workloadapi"
+	"github.com/stack-controller/stack-controller/tests/framework/workloadapi"
 )
 
 // serve starts a server that answers each request with its path, over TLS if there is a configuration. It returns an http URL of the server.

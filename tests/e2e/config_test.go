@@ -19,11 +19,11 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/stage"
-	"github.com/stack-controller/stack-controller/tests/stage/scene"
-	"github.com/stack-controller/stack-controller/tests/statuscheck"
-	"github.com/stack-controller/stack-controller/tests/suite"
-	"github.com/stack-controller/stack-controller/tests/vault"
+	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/vault"
 )
 
 // value is a value in a Stack's configuration.

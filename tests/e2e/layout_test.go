@@ -13,9 +13,9 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/stage/scene"
-	"github.com/stack-controller/stack-controller/tests/statuscheck"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // oldState is the state of a stack dev without resources, as Pulumi before 3.61 wrote it to .pulumi/stacks/dev.json.

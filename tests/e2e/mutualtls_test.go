@@ -15,9 +15,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/stage/scene"
-	"github.com/stack-controller/stack-controller/tests/statuscheck"
-	"github.com/stack-controller/stack-controller/tests/workloadapi"
+	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/workloadapi"
 )
 
 const (

@@ -21,9 +21,9 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/gitserver"
-	"github.com/stack-controller/stack-controller/tests/statuscheck"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // needsApproval makes each change wait for an approval.

@@ -17,10 +17,10 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/gitserver"
-	"github.com/stack-controller/stack-controller/tests/stage"
-	"github.com/stack-controller/stack-controller/tests/stage/scene"
-	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 )
 
 var ready, notReady = statuscheck.Ready, statuscheck.NotReady

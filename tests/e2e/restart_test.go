@@ -10,8 +10,8 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/stage/scene"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // restarts returns the ways in which a controller ends.

@@ -15,8 +15,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/stage/scene"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // TestFailedStackOfTheFormerControllerSaysOneThing starts with the conditions that the Pulumi Kubernetes Operator leaves on a failed Stack,

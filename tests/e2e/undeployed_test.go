@@ -9,8 +9,8 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/gitserver"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // There is nothing to destroy for a Stack whose updates never ran Pulumi, so nobody has to say that the resources may stay.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 )
 
 // cluster is the API server that the agents of these tests ask.

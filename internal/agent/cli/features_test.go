@@ -9,7 +9,7 @@ import (
 	"github.com/blang/semver"
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 

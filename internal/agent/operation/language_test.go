@@ -7,8 +7,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
-	"github.com/stack-controller/stack-controller/tests/programs"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // withLanguage puts the language host of the tests beside the CLI, where an image has the language hosts of Pulumi.

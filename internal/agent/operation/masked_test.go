@@ -6,8 +6,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/tests/programs"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // What Pulumi reports while it runs has [secret] in place of any text that is equal to a secret, also in values that are not secret.

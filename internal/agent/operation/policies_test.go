@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
-	"github.com/stack-controller/stack-controller/tests/programs"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
 )
 
 // enforcePolicies makes the CLI load the policy pack for each up and preview, as Pulumi Cloud makes it load those of its organisation.

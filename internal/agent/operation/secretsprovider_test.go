@@ -12,7 +12,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // secretsProvider returns what the state of the stack says about its encryption: the kind, and the address of a service.

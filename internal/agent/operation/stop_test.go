@@ -16,8 +16,8 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/tests/programs"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // long bounds what these tests wait for; nothing takes so long.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/tests/programs"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 func TestOperationThatStopsSuccessfullyHasNotSucceeded(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // runFor runs an update with a timeout, which it enforces as the agent enforces the timeout of a request.

@@ -10,7 +10,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 func TestChangeOfTheUserReplacesThePodOnceItsOperationEnded(t *testing.T) {

@@ -51,7 +51,7 @@ func newBench(t *testing.T, options Options) (*WithT, *Runtime, *autov1alpha1.Wo
 	return NewWithT(t), newRuntime(t, options), newWorkspace("app", "1")
 }
 
-// newRuntime returns a Runtime that runs tests/stubagent as its agents, unless the options name another program. Start is not called.
+// newRuntime returns a Runtime that runs tests/framework/stubagent as its agents, unless the options name another program. Start is not called.
 func newRuntime(t *testing.T, options Options) *Runtime {
 	t.Helper()
 	if options.AgentPath == "" {

@@ -15,13 +15,13 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/procfs"
-	"github.com/stack-controller/stack-controller/tests/programs"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
 )
 
 // controllerVariable makes the test binary run a controller that waits to be killed.
 const controllerVariable = "PROCESS_TEST_CONTROLLER"
 
-// stubPath is the path of the program tests/stubagent.
+// stubPath is the path of the program tests/framework/stubagent.
 var stubPath string
 
 func TestMain(m *testing.M) {

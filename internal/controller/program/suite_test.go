@@ -37,8 +37,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/controller/program"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/source"
-	"github.com/stack-controller/stack-controller/tests/controlplane"
-	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/controller/plans"
 	"github.com/stack-controller/stack-controller/internal/source"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 const planDigest = "sha256:plan"

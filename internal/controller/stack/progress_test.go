@@ -13,7 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 )
 
 // workspaceThat is a Workspace with the conditions that mark sets.

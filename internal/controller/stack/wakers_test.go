@@ -22,7 +22,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/report/reasons"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // wakersFile has the wakers of each reason that a Stack can show. The page docs/conditions.md is made from it.

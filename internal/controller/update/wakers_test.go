@@ -12,7 +12,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/source"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // wakersFile has what brings an Update back, for each reason that it waits for. The page docs/conditions.md is made from it.

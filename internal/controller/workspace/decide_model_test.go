@@ -16,7 +16,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // modelState is one combination of what a decision is made from, and of what the Workspace was before.

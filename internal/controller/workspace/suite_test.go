@@ -31,8 +31,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/process"
 	"github.com/stack-controller/stack-controller/internal/informercache"
-	"github.com/stack-controller/stack-controller/tests/controlplane"
-	"github.com/stack-controller/stack-controller/tests/programs"
+	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 

@@ -13,7 +13,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	"github.com/stack-controller/stack-controller/internal/report/events"
-	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 )
 
 // An Alert accepts only kinds of Flux unless its definition is patched, so this test reports a GitRepository.

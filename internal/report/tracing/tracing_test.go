@@ -14,7 +14,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/report/tracing"
-	"github.com/stack-controller/stack-controller/tests/otlpreceiver"
+	"github.com/stack-controller/stack-controller/tests/framework/otlpreceiver"
 )
 
 func newUpdate(uid, stack, revision string) *autov1alpha1.Update {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // matchesSimply defines what a pattern matches. It tries everything that ** can stand for.

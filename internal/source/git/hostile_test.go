@@ -19,8 +19,8 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/source/git"
-	"github.com/stack-controller/stack-controller/tests/allocation"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/allocation"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // plant commits a tree that git itself would refuse to write, to the branch main.

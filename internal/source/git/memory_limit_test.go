@@ -21,7 +21,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/source/git"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 const (

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/source/git"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // TestMemoryDoesNotGrowWithTheRepository checks out 40 MiB that do not compress, most of it in one file, and watches the heap.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 )
 
 // cluster is the API server that issues the tokens of these tests.

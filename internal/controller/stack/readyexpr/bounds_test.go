@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/allocation"
-	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/allocation"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 func TestReadyExprWorksWithTextsAndLists(t *testing.T) {

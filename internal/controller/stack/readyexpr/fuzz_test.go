@@ -8,7 +8,7 @@ import (
 	"github.com/google/cel-go/cel"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/allocation"
+	"github.com/stack-controller/stack-controller/tests/framework/allocation"
 )
 
 // FuzzReadyExpr checks that any expression takes little memory, and that its error is short and quotes no value.

@@ -1,0 +1,399 @@
+// Package design_test checks the pages for contributors against the code: the functions named in docs/design.md exist, and AGENTS.md lists
+// every package.
+package design_test
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+const (
+	design = "docs/design.md"
+	agents = "AGENTS.md"
+)
+
+// The index is between these lines.
+const (
+	indexBegin = "<!-- code index: written by go test ./tests/contract/design -update-docs -->\n"
+	indexEnd   = "<!-- end of the code index -->\n"
+)
+
+var updateDocs = flag.Bool("update-docs", false, "write the code index into "+design)
+
+var (
+	// symbolReference matches a function, method, type or constant in a page: `internal/controller/stack.decide`.
+	symbolReference = regexp.MustCompile("`((?:internal|cmd|api)/[a-z0-9/]+)\\.([A-Za-z0-9_.]+)`")
+	// pathReference matches a directory or file in a page: `internal/controller/stack`.
+	pathReference = regexp.MustCompile("`((?:internal|cmd|api|config|docs|tests)(?:/[A-Za-z0-9_./-]+)?)`")
+)
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(inRepository(name))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return string(content)
+}
+
+func inRepository(name string) string {
+	return filepath.Join(tools.RepositoryRoot(), filepath.FromSlash(name))
+}
+
+func TestEveryFunctionInTheDesignExistsAndIsInItsIndex(t *testing.T) {
+	g := NewWithT(t)
+	before, rest, found := strings.Cut(read(t, design), indexBegin)
+	g.Expect(found).To(BeTrue(), "no line %q", indexBegin)
+	table, after, found := strings.Cut(rest, indexEnd)
+	g.Expect(found).To(BeTrue(), "no line %q", indexEnd)
+	wanted := indexOf(t, before+after)
+	if *updateDocs && !t.Failed() {
+		table = wanted
+		g.Expect(os.WriteFile(inRepository(design), []byte(before+indexBegin+table+indexEnd+after), 0o644)).To(Succeed())
+	}
+	g.Expect(table == wanted).To(BeTrue(), "%s has another index; run: go test ./tests/contract/design -update-docs", design)
+}
+
+// indexOf returns the code index: the files of all functions that the text names.
+func indexOf(t *testing.T, text string) string {
+	symbols := map[string][]string{} // by file
+	packages := map[string]map[string]string{}
+	for _, match := range symbolReference.FindAllStringSubmatch(text, -1) {
+		directory, symbol := match[1], match[2]
+		if packages[directory] == nil {
+			packages[directory] = declarations(t, directory)
+		}
+		file := packages[directory][symbol]
+		if file == "" {
+			t.Errorf("%s: there is no %s in %s", design, symbol, directory)
+			continue
+		}
+		symbols[directory+"/"+file] = append(symbols[directory+"/"+file], "`"+symbol+"`")
+	}
+	table := "\n| package | file | names |\n|---|---|---|\n"
+	files := make([]string, 0, len(symbols))
+	for file := range symbols {
+		files = append(files, file)
+	}
+	slices.Sort(files)
+	for _, file := range files {
+		slices.Sort(symbols[file])
+		table += fmt.Sprintf("| `%s` | [%s](../%s) | %s |\n", path.Dir(file), path.Base(file), file, strings.Join(slices.Compact(symbols[file]), ", "))
+	}
+	return table + "\n"
+}
+
+// declarations returns the file of each declaration in a package. The keys are names such as "decide", "Reconciler" or
+// "Reconciler.observe".
+func declarations(t *testing.T, directory string) map[string]string {
+	t.Helper()
+	g := NewWithT(t)
+	files, err := filepath.Glob(filepath.Join(inRepository(directory), "*.go"))
+	g.Expect(err).NotTo(HaveOccurred())
+	declared := map[string]string{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, declaration := range parsed.Decls {
+			for _, name := range namesOf(declaration) {
+				declared[name] = filepath.Base(file)
+			}
+		}
+	}
+	return declared
+}
+
+func namesOf(declaration ast.Decl) (names []string) {
+	switch declaration := declaration.(type) {
+	case *ast.FuncDecl:
+		name := declaration.Name.Name
+		if declaration.Recv != nil {
+			name = typeName(declaration.Recv.List[0].Type) + "." + name
+		}
+		return []string{name}
+	case *ast.GenDecl:
+		for _, spec := range declaration.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				names = append(names, spec.Name.Name)
+			case *ast.ValueSpec:
+				for _, name := range spec.Names {
+					names = append(names, name.Name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// typeName returns the name of a receiver's type, without pointer and type parameters.
+func typeName(expression ast.Expr) string {
+	switch expression := expression.(type) {
+	case *ast.StarExpr:
+		return typeName(expression.X)
+	case *ast.IndexExpr:
+		return typeName(expression.X)
+	case *ast.Ident:
+		return expression.Name
+	}
+	return ""
+}
+
+func TestEveryPathForContributorsExists(t *testing.T) {
+	for _, page := range []string{design, agents} {
+		for _, match := range pathReference.FindAllStringSubmatch(symbolReference.ReplaceAllString(read(t, page), ""), -1) {
+			if _, err := os.Stat(inRepository(match[1])); err != nil {
+				t.Errorf("%s: %s", page, err)
+			}
+		}
+	}
+}
+
+func TestRecipesNameWhatExists(t *testing.T) {
+	const page = "CONTRIBUTING.md"
+	text := read(t, page)
+	for _, match := range symbolReference.FindAllStringSubmatch(text, -1) {
+		directory, name := match[1], match[2]
+		switch isFile := name == "go" || name == "proto"; {
+		case isFile && !strings.Contains(text, match[0]+", new"):
+			NewWithT(t).Expect(inRepository(directory + "." + name)).To(BeARegularFile())
+		case !isFile && declarations(t, directory)[name] == "":
+			t.Errorf("%s: there is no %s in %s", page, name, directory)
+		}
+	}
+
+	g := NewWithT(t)
+	_, recipe, found := strings.Cut(text, "\n## Recipe: a new kind of source\n")
+	g.Expect(found).To(BeTrue())
+	recipe, _, _ = strings.Cut(recipe, "\n## ")
+	var named, methods []string
+	for _, match := range regexp.MustCompile("(?m)^   - `([A-Z][A-Za-z]+)`(?: and `([A-Z][A-Za-z]+)`)?").FindAllStringSubmatch(recipe, -1) {
+		named = append(named, slices.DeleteFunc(match[1:], func(name string) bool { return name == "" })...)
+	}
+	for method := range reflect.TypeFor[source.Source]().Methods() {
+		methods = append(methods, method.Name)
+	}
+	g.Expect(named).To(ConsistOf(methods), "the items of the recipe begin with the methods")
+}
+
+func TestMapOfPackagesIsComplete(t *testing.T) {
+	g := NewWithT(t)
+	_, section, found := strings.Cut(read(t, agents), "\n## Packages\n")
+	g.Expect(found).To(BeTrue())
+	section, _, _ = strings.Cut(section, "\n## ")
+	listed := map[string]bool{}
+	for _, match := range pathReference.FindAllStringSubmatch(section, -1) {
+		listed[match[1]] = true
+	}
+	for _, top := range []string{"api", "cmd", "internal"} {
+		g.Expect(filepath.WalkDir(inRepository(top), func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(file, ".go") || strings.Contains(file, "/testdata/") {
+				return err
+			}
+			directory, err := filepath.Rel(tools.RepositoryRoot(), filepath.Dir(file))
+			if name := filepath.ToSlash(directory); err == nil && !listed[name] {
+				listed[name] = true
+				t.Errorf("%s: the package %s is not in the map of packages", agents, name)
+			}
+			return err
+		})).To(Succeed())
+	}
+}
+
+func TestEverySpecFieldIsDocumented(t *testing.T) {
+	for page, spec := range map[string]reflect.Type{
+		"docs/spec/v1/stacks.md":     reflect.TypeFor[pulumiv1.StackSpec](),
+		"docs/spec/v1/workspaces.md": reflect.TypeFor[autov1alpha1.WorkspaceSpec](),
+		"docs/spec/v1/updates.md":    reflect.TypeFor[autov1alpha1.UpdateSpec](),
+	} {
+		text := read(t, page)
+		for _, field := range reflect.VisibleFields(spec) {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name != "" && !regexp.MustCompile("`\\.spec\\."+name+"\\b").MatchString(text) {
+				t.Errorf("%s: the field .spec.%s is not documented", page, name)
+			}
+		}
+	}
+}
+
+var (
+	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	link      = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading   = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	htmlID    = regexp.MustCompile(`(?:id|name)="([^"]+)"`)
+	notInSlug = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+	linkText  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+)
+
+func TestEveryLinkInTheDocumentationLeadsSomewhere(t *testing.T) {
+	g := NewWithT(t)
+	root := tools.RepositoryRoot()
+	pages := []string{"README.md", "CONTRIBUTING.md", "AGENTS.md"}
+	g.Expect(filepath.WalkDir(filepath.Join(root, "docs"), func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == "api" {
+			return filepath.SkipDir // this page is generated, with links to types that it does not list
+		}
+		if err == nil && strings.HasSuffix(path, ".md") {
+			path, err = filepath.Rel(root, path)
+			pages = append(pages, path)
+		}
+		return err
+	})).To(Succeed())
+	links, anchors := 0, map[string]map[string]bool{}
+	for _, page := range pages {
+		for _, match := range link.FindAllStringSubmatch(codeBlock.ReplaceAllString(read(t, page), ""), -1) {
+			if strings.Contains(match[1], "://") {
+				continue
+			}
+			links++
+			path, anchor, _ := strings.Cut(match[1], "#")
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+				t.Errorf("%s: the link to %s: %s", page, match[1], err)
+				continue
+			}
+			if anchor != "" && anchors[target] == nil {
+				anchors[target] = anchorsOf(t, target)
+			}
+			if anchor != "" && !anchors[target][anchor] {
+				t.Errorf("%s: the link to %s: there is no such heading", page, match[1])
+			}
+		}
+	}
+	g.Expect(links).To(BeNumerically(">", 100))
+}
+
+// anchorsOf returns the anchors that GitHub creates for the headings of a page.
+func anchorsOf(t *testing.T, page string) map[string]bool {
+	t.Helper()
+	text := codeBlock.ReplaceAllString(read(t, page), "")
+	anchors := map[string]bool{}
+	for _, match := range heading.FindAllStringSubmatch(text, -1) {
+		slug := notInSlug.ReplaceAllString(strings.ToLower(linkText.ReplaceAllString(match[1], "$1")), "")
+		anchors[strings.ReplaceAll(slug, " ", "-")] = true
+	}
+	for _, match := range htmlID.FindAllStringSubmatch(text, -1) {
+		anchors[match[1]] = true
+	}
+	return anchors
+}
+
+// controllers are the packages in which the names of files are binding: observe*.go reads, decide*.go chooses, act*.go acts.
+var controllers = []string{"internal/controller/stack", "internal/controller/update", "internal/controller/workspace", "internal/controller/approval", "internal/controller/program", "internal/agentruntime/pod"}
+
+// phases has the rules for files, by the beginning of their names.
+var phases = map[string]struct {
+	// imports and calls must not appear in a file. A call is identified by the name of the function or method alone.
+	imports, calls []string
+	// values are types of which a file must not create values.
+	values []string
+}{
+	"observe": {
+		calls: []string{"Create", "Update", "Patch", "Apply", "Delete", "DeleteAllOf", "Event", "Eventf", "AnnotatedEventf",
+			"MarkTrue", "MarkFalse", "MarkUnknown", "MarkReconciling", "MarkStalled", "decide"},
+		values: []string{"decision"},
+	},
+	"decide": {
+		imports: []string{"context", "os", "net", "net/http", "sync", "sigs.k8s.io/controller-runtime", "sigs.k8s.io/controller-runtime/pkg/client",
+			"k8s.io/client-go/tools/record"},
+		calls: []string{"Now", "Since", "Until", "MarkTrue", "MarkFalse", "MarkUnknown", "MarkReconciling", "MarkStalled"},
+	},
+	"act": {calls: []string{"decide"}, values: []string{"decision"}},
+}
+
+func TestObservingDecidingAndActingAreApart(t *testing.T) {
+	g := NewWithT(t)
+	checked := map[string]int{}
+	for _, directory := range controllers {
+		files, err := filepath.Glob(filepath.Join(inRepository(directory), "*.go"))
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, file := range files {
+			phase, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".go"), "_")
+			if _, ruled := phases[phase]; !ruled || strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			g.Expect(err).NotTo(HaveOccurred())
+			checked[phase]++
+			for _, found := range violations(phase, parsed) {
+				t.Errorf("%s/%s must not have %s", directory, filepath.Base(file), found)
+			}
+		}
+	}
+	for phase := range phases {
+		g.Expect(checked[phase]).NotTo(BeZero(), phase)
+	}
+}
+
+// This test checks that the rules find violations.
+func TestFilesThatMixObservingDecidingAndActingAreFound(t *testing.T) {
+	g := NewWithT(t)
+	for phase, mixed := range map[string]string{
+		"observe": "func (r *R) observe() { r.Status().Patch(nil) }",
+		"decide":  `import "context"; func decide(ctx context.Context) {}`,
+		"act":     "func act() { again(decision{}) }",
+	} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), "", "package p; "+mixed, parser.SkipObjectResolution)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(violations(phase, parsed)).To(HaveLen(1), phase)
+	}
+}
+
+// violations returns what the file has although the rules forbid it.
+func violations(phase string, file *ast.File) (found []string) {
+	rules := phases[phase]
+	for _, spec := range file.Imports {
+		if path, err := strconv.Unquote(spec.Path.Value); err != nil || slices.Contains(rules.imports, path) {
+			found = append(found, "the import "+spec.Path.Value)
+		}
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch node := node.(type) {
+		case *ast.CallExpr:
+			if name := calledName(node.Fun); slices.Contains(rules.calls, name) {
+				found = append(found, "a call of "+name)
+			}
+		case *ast.CompositeLit:
+			if name, ok := node.Type.(*ast.Ident); ok && slices.Contains(rules.values, name.Name) {
+				found = append(found, "a "+name.Name)
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// calledName returns the name of a function or method, without what is before the dot.
+func calledName(function ast.Expr) string {
+	switch function := function.(type) {
+	case *ast.Ident:
+		return function.Name
+	case *ast.SelectorExpr:
+		return function.Sel.Name
+	}
+	return ""
+}

@@ -1,0 +1,165 @@
+package install_test
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/yaml"
+
+	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
+)
+
+// startFlux starts an API server with Flux's definitions, when the first test of a pass needs it.
+var startFlux func() (*controlplane.ControlPlane, error)
+
+func newFlux() (*controlplane.ControlPlane, error) {
+	ctx := context.Background()
+	definitions := []string{controlplane.ProductCRDs()}
+	for _, controller := range []string{"source-controller", "kustomize-controller", "notification-controller"} {
+		dir, err := controlplane.FluxCRDs(ctx, controller)
+		if err != nil {
+			return nil, err
+		}
+		definitions = append(definitions, dir)
+	}
+	return controlplane.Start(ctx, controlplane.Options{Log: os.Stderr, CRDs: definitions})
+}
+
+var fluxWanted atomic.Bool
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	flag.Parse()
+	// The tests on the cluster wait for each other, in addition to as many running tests as there are processors.
+	if err := flag.Set("test.parallel", strconv.Itoa(ways+runtime.NumCPU())); err != nil {
+		_, _ = os.Stderr.WriteString(err.Error() + "\n")
+		os.Exit(1)
+	}
+	os.Exit(suite.EachPass(func() int { return pass(m) }))
+}
+
+func pass(m *testing.M) (code int) {
+	startFlux, startRealCluster = sync.OnceValues(newFlux), sync.OnceValues(newRealCluster)
+	fluxWanted.Store(false)
+	realClusterWanted = false
+	code = m.Run()
+	if fluxWanted.Load() {
+		if cp, err := startFlux(); err == nil && cp.Stop() != nil {
+			code = 1
+		}
+	}
+	if err := stopRealCluster(); err != nil {
+		_, _ = os.Stderr.WriteString(err.Error() + "\n")
+		code = 1
+	}
+	return code
+}
+
+// flux returns the API server, which has the namespace flux-system.
+func flux(t *testing.T) *controlplane.ControlPlane {
+	t.Helper()
+	fluxWanted.Store(true)
+	g := NewWithT(t)
+	cp, err := startFlux()
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = cp.KubectlInput(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: flux-system}}", "apply", "--server-side", "-f", "-")
+	g.Expect(err).NotTo(HaveOccurred())
+	return cp
+}
+
+// dryRun returns the API server's error for a file, or nil if it accepts the file.
+func dryRun(t *testing.T, cp *controlplane.ControlPlane, path string) error {
+	t.Helper()
+	_, err := cp.Kubectl(t.Context(), "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", path)
+	return err
+}
+
+func TestFluxTakesTheSourcesAndKustomizationsThatInstallTheController(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	cp := flux(t)
+	for _, file := range []string{"oci_repository.yaml", "git_repository.yaml"} {
+		g.Expect(dryRun(t, cp, inRepository("config", "flux", file))).To(Succeed())
+	}
+}
+
+// The source is the one in the documentation.
+func TestFluxVerifiesThatTheReleaseWorkflowSignedTheManifests(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	_, section, found := strings.Cut(read(t, inRepository("docs", "guides", "verify-release.md")), "\n```yaml\n")
+	g.Expect(found).To(BeTrue())
+	source, _, _ := strings.Cut(section, "```\n")
+	path := filepath.Join(t.TempDir(), "source.yaml")
+	g.Expect(os.WriteFile(path, []byte(source), 0o600)).To(Succeed())
+	g.Expect(dryRun(t, flux(t), path)).To(Succeed())
+
+	verify := decode(t, source).get(t, "OCIRepository", "stack-controller")
+	subject := at(t, verify, "spec", "verify", "matchOIDCIdentity", 0, "subject").(string)
+	const workflow = "https://github.com/stack-controller/stack-controller/.github/workflows/release.yaml@refs/"
+	g.Expect(inRepository(".github", "workflows", "release.yaml")).To(BeARegularFile())
+	g.Expect(workflow + "tags/v1.2.3").To(MatchRegexp(subject))
+	for _, other := range []string{workflow + "heads/main", strings.Replace(workflow, "release", "ci", 1) + "tags/v1.2.3", "https://example.com/?" + workflow + "tags/v1"} {
+		g.Expect(other).NotTo(MatchRegexp(subject))
+	}
+}
+
+func TestAlertsAndReceiversNameStacksOncePatched(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	cp := flux(t)
+	alert := inRepository("config", "flux", "alert.yaml")
+	g.Expect(dryRun(t, cp, alert)).To(MatchError(ContainSubstring(`Unsupported value: "Stack"`)), "Flux allows it by now: the patches can go")
+
+	dir := patchedBy(t, "notifications", definitionOf)
+	_, err := cp.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--kustomize", dir)
+	g.Expect(err).NotTo(HaveOccurred())
+	// The API server uses a changed definition only after a moment.
+	g.Eventually(func() error { return dryRun(t, cp, alert) }, "30s", "200ms").Should(Succeed())
+
+	const controller = "--as=system:serviceaccount:flux-system:notification-controller"
+	for _, verb := range []string{"get", "list", "watch", "patch"} {
+		_, err := cp.Kubectl(t.Context(), "auth", "can-i", verb, "stacks.pulumi.com", "--all-namespaces", controller)
+		g.Expect(err).NotTo(HaveOccurred(), verb)
+	}
+	_, err = cp.Kubectl(t.Context(), "auth", "can-i", "delete", "stacks.pulumi.com", "--all-namespaces", controller)
+	g.Expect(err).To(HaveOccurred())
+}
+
+// patchedBy returns the directory of a kustomization with the definitions of Alerts and Receivers, and a component that patches them.
+func patchedBy(t *testing.T, component string, definition func(*testing.T, string) *apiextensionsv1.CustomResourceDefinition) (dir string) {
+	t.Helper()
+	dir = kustomization(t, "resources: [alerts.yaml, receivers.yaml]\ncomponents: [repository/config/flux/"+component+"]\n")
+	for _, kind := range []string{"alerts", "receivers"} {
+		content, err := yaml.Marshal(definition(t, kind))
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(os.WriteFile(filepath.Join(dir, kind+".yaml"), content, 0o600)).To(Succeed())
+	}
+	return dir
+}
+
+// definitionOf returns the definition of a kind of notification-controller. The kind is given by its plural.
+func definitionOf(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	g := NewWithT(t)
+	definitions, err := controlplane.FluxCRDs(t.Context(), "notification-controller")
+	g.Expect(err).NotTo(HaveOccurred())
+	content, err := os.ReadFile(filepath.Join(definitions, "notification.toolkit.fluxcd.io_"+kind+".yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	g.Expect(yaml.Unmarshal(content, definition)).To(Succeed())
+	return definition
+}

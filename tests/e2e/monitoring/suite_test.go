@@ -1,0 +1,138 @@
+// Package monitoring_test runs a real Prometheus that scrapes the real controller while Stacks change. It runs the queries of the
+// dashboards and the alerts of config/monitoring on it.
+package monitoring_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+const (
+	// patience bounds each wait after the first start of Prometheus, which may be slow.
+	patience     = 60 * time.Second
+	pollInterval = 200 * time.Millisecond
+)
+
+// commits is the number of commits after the first one of the Stack that succeeds.
+const commits = 3
+
+// The Stacks, in namespaces of the same names: one succeeds, and the program of the other fails.
+const (
+	healthy = "healthy"
+	broken  = "broken"
+)
+
+var (
+	system *stage.Stage
+	// observed is the Prometheus that scrapes the system.
+	observed *prometheus
+)
+
+func TestMain(m *testing.M) {
+	if suite.Short() {
+		os.Exit(m.Run()) // the tests that remain need no system
+	}
+	shared := scene.Suite{
+		Options: stage.Options{ControllerArgs: []string{"--enable-leader-election", "--leader-election-retry-period=500ms", "--max-operations=1"}},
+		SetUp: func(ctx context.Context, on *stage.Stage) (err error) {
+			system = on
+			if err := on.AllowElection(ctx); err != nil {
+				return err
+			}
+			objects, err := serveObjects(on.Client)
+			if err != nil {
+				return err
+			}
+			if observed, err = startPrometheus(ctx, on, objects); err != nil {
+				return err
+			}
+			return keepBusy(ctx, on)
+		},
+	}
+	os.Exit(shared.Run(m))
+}
+
+// keepBusy deploys two Stacks. One of them is updated several times, the other one fails.
+func keepBusy(ctx context.Context, on *stage.Stage) error {
+	app, err := on.Deploy(ctx, healthy, scene.Returning(healthy, 0))
+	if err != nil {
+		return err
+	}
+	failing := gitserver.Files{"Pulumi.yaml": "name: broken\nruntime: yaml\noutputs: {x: \"${missing}\"}\n"}
+	if _, err := on.Deploy(ctx, broken, failing); err != nil {
+		return err
+	}
+	program := &pulumiv1.Program{Namespace: healthy, Name: healthy}
+	program.Program.Outputs = map[string]apiextensionsv1.JSON{"x": {Raw: []byte("1")}}
+	if err := on.Client.Create(ctx, program); err != nil {
+		return fmt.Errorf("create a program: %w", err)
+	}
+	if _, err := on.WaitReady(ctx, app); err != nil {
+		return err
+	}
+	for i := range commits {
+		if _, err := on.Rollout(ctx, app, scene.Returning(healthy, i+1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitFailure waits until the broken Stack has failed.
+func awaitFailure(t *testing.T) {
+	t.Helper()
+	s := scene.New(t, system, broken, patience)
+	s.Await(func(stack *pulumiv1.Stack) bool {
+		return stack.Status.LastUpdate != nil && stack.Status.LastUpdate.State == pulumiv1.StackUpdateFailed
+	})
+}
+
+// inRepository returns the path of a file in the repository.
+func inRepository(path ...string) string {
+	return filepath.Join(append([]string{tools.RepositoryRoot()}, path...)...)
+}
+
+// ruleGroups returns the groups of the PrometheusRule after change has changed each rule.
+func ruleGroups(change func(rule map[string]any)) ([]byte, error) {
+	content, err := os.ReadFile(inRepository("config", "monitoring", "prometheus_rule.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("read the alerts: %w", err)
+	}
+	var object struct {
+		Spec struct {
+			Groups []struct {
+				Name  string           `json:"name"`
+				Rules []map[string]any `json:"rules"`
+			} `json:"groups"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(content, &object); err != nil {
+		return nil, fmt.Errorf("read the alerts: %w", err)
+	}
+	for _, group := range object.Spec.Groups {
+		for _, rule := range group.Rules {
+			change(rule)
+		}
+	}
+	return yaml.Marshal(object.Spec)
+}
+
+// eventually is Eventually with the timeout and polling interval of this package.
+func eventually(g *WithT, actual any) AsyncAssertion {
+	return g.Eventually(actual).WithTimeout(patience).WithPolling(pollInterval)
+}

@@ -1,0 +1,102 @@
+// Command bench measures, in one run on one machine, the overhead of stack-controller. Each measurement has a counterpart without
+// stack-controller: the time from a commit to the success of its Stack beside a bare "pulumi up" of the same program, in processes and in
+// pods; a push that a webhook announces; ten Stacks that follow one commit; the cost of an idle agent; the creation of a new Stack; and the
+// artifact store beside a bare download. It also measures the work in goroutines that all tenants share. Run it with "make bench".
+//
+// It fails if a limit is exceeded, unless other programs kept the machine busy.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/stack-controller/stack-controller/tests/framework/cluster"
+	"github.com/stack-controller/stack-controller/tests/framework/command"
+	"github.com/stack-controller/stack-controller/tests/load/measure"
+)
+
+// settings holds the settings of a run.
+type settings struct {
+	runs        int   // runs per measurement
+	artifactMiB int64 // size of the fetched artifact
+	stacks      int   // Stacks that follow one commit, in pods
+	fleet       int   // Stacks that follow one commit, as processes
+	enforce     bool  // fail when a limit is exceeded
+	processes   bool  // measure the process runtime and the artifact store
+	pods        bool  // measure the pod runtime
+	sharedWork  bool  // measure the work in goroutines that all tenants share
+	agentVolume bool  // mount the agent into pods as an image volume
+}
+
+func main() {
+	command.Main("bench", func(ctx context.Context, args []string) error { return run(ctx, args, os.Stdout) })
+}
+
+func parse(args []string) (settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.IntVar(&s.runs, "runs", 7, "how often each thing is measured; the median counts")
+	flags.Int64Var(&s.artifactMiB, "artifact-mib", 50, "size of the artifact that is fetched, in MiB")
+	flags.IntVar(&s.stacks, "stacks", 10, "how many Stacks follow one commit, in pods")
+	flags.IntVar(&s.fleet, "fleet", 60, "how many Stacks follow one commit, as processes")
+	flags.BoolVar(&s.enforce, "enforce", true, "fail when a limit is exceeded and the machine was quiet")
+	flags.BoolVar(&s.processes, "processes", true, "measure the process runtime and the artifact store")
+	flags.BoolVar(&s.agentVolume, "agent-image-volume", false, "start the controller with --agent-image-volume")
+	flags.BoolVar(&s.sharedWork, "shared-work", true, "measure the work in goroutines that all tenants share")
+	flags.BoolVar(&s.pods, "pods", true, "measure the pod runtime, which needs root")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	if s.runs < 1 || s.artifactMiB < 1 || s.stacks < 1 || s.fleet < 1 {
+		return s, fmt.Errorf("-runs, -artifact-mib, -stacks and -fleet must be at least 1")
+	}
+	return s, nil
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	s, err := parse(args)
+	if err != nil {
+		return err
+	}
+	machine := &measure.Machine{}
+	if err := machine.MeasureLoad(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, machine.Description())
+	limits := &measure.Limits{}
+	if s.sharedWork {
+		if err := benchSharedWork(ctx, s, limits, out); err != nil {
+			return err
+		}
+	}
+	if s.processes {
+		if err := benchRollouts(ctx, s, limits, out); err != nil {
+			return err
+		}
+		if err := benchFleet(ctx, s, limits, out); err != nil {
+			return err
+		}
+		if err := benchFetches(ctx, s, limits, out); err != nil {
+			return err
+		}
+		if err := benchWebhook(ctx, s, limits, out); err != nil {
+			return err
+		}
+	}
+	switch missing := cluster.Missing(); {
+	case !s.pods:
+	case missing != nil:
+		fmt.Fprintf(out, "\nPODS ARE NOT MEASURED: %v\n", missing)
+	default:
+		if err := benchPods(ctx, s, limits, out); err != nil {
+			return err
+		}
+	}
+	if err := machine.MeasureLoad(ctx); err != nil {
+		return err
+	}
+	return limits.Report(out, machine, s.enforce)
+}

@@ -1,0 +1,259 @@
+// Command scale measures the resource usage of many Stacks. It runs stack-controller with real etcd, kube-apiserver and source-controller.
+// Most Stacks use a stub instead of the pulumi CLI; one more Stack uses the real CLI, which shows what another tenant notices meanwhile. At
+// each of several sizes it creates Stacks, makes a commit for all of them, and kills the controller. At the last size it also measures an
+// idle system, a commit for one namespace, a commit without changes, a change of the leader, three controllers, and the deletion of all
+// Stacks. Run it with "make scale".
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/stack-controller/stack-controller/tests/framework/command"
+	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/load/measure"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+const (
+	// idlePeriod is how long the idle system is measured.
+	idlePeriod = time.Minute
+	// idleTimeout is the time after which an agent that has nothing to do ends.
+	idleTimeout = 3 * time.Second
+	// memoryLimit is the memory limit of the controller's container in the installation.
+	memoryLimit = 512 << 20
+)
+
+// sizes are the numbers of Stacks at which the benchmark measures, up to the requested number.
+var sizes = []int{500, 1000, 2000, 5000, 10_000, 20_000}
+
+// scale is one run.
+type scale struct {
+	out         io.Writer
+	system      *stage.Stage
+	fleet       *fleet
+	neighbour   *neighbour
+	stub        string // directory of the CLI stub
+	metricsAddr string
+	pprofAddr   string
+}
+
+func main() {
+	command.Main("scale", func(ctx context.Context, args []string) error { return run(ctx, args, os.Stdout) })
+}
+
+func run(ctx context.Context, args []string, out io.Writer) (err error) {
+	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
+	stacks := flags.Int("stacks", 2000, fmt.Sprintf("how many Stacks there are in the end, a multiple of %d", perTeam))
+	report := flags.String("report", "", "the page to write the results to, with its plots beside it; none when empty")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *stacks < perTeam || *stacks%perTeam != 0 {
+		return fmt.Errorf("-stacks must be a multiple of %d, not %d", perTeam, *stacks)
+	}
+	machine := &measure.Machine{}
+	if err := machine.MeasureLoad(ctx); err != nil {
+		return err
+	}
+	s := &scale{out: out}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	r := &results{machine: machine, stacks: *stacks}
+	for _, size := range until(*stacks) {
+		g, err := s.size(ctx, size)
+		if err != nil {
+			return fmt.Errorf("with %d Stacks: %w", size, err)
+		}
+		r.growth = append(r.growth, g)
+	}
+	if err := s.last(ctx, r); err != nil {
+		return err
+	}
+	if err := machine.MeasureLoad(ctx); err != nil {
+		return err
+	}
+	fmt.Fprint(out, "\n", r.text())
+	if *report == "" {
+		return nil
+	}
+	return r.write(*report)
+}
+
+// until returns the sizes below the last one, and the last one.
+func until(last int) []int {
+	var until []int
+	for _, size := range sizes {
+		if size < last {
+			until = append(until, size)
+		}
+	}
+	return append(until, last)
+}
+
+// start starts the system with the CLI stub.
+func (s *scale) start(ctx context.Context) (err error) {
+	if s.stub, err = os.MkdirTemp("", "stack-scale-"); err != nil {
+		return fmt.Errorf("create the directory of the stub: %w", err)
+	}
+	if err := os.Mkdir(filepath.Join(s.stub, "stacks"), 0o700); err != nil {
+		return fmt.Errorf("create the directory of the stub: %w", err)
+	}
+	cli, err := tools.Path(ctx, "pulumi", nil)
+	if err != nil {
+		return err
+	}
+	if err := os.Symlink(cli, filepath.Join(s.stub, "real")); err != nil {
+		return fmt.Errorf("link the CLI: %w", err)
+	}
+	stub := filepath.Join(s.stub, "pulumi")
+	if err := tools.Compile(ctx, "stubpulumi", tools.RepositoryRoot(), "./tests/load/scale/stubpulumi", stub, []string{"-trimpath"}, nil); err != nil {
+		return err
+	}
+	if s.metricsAddr, s.pprofAddr, err = freeAddresses(); err != nil {
+		return err
+	}
+	s.system, err = stage.Start(ctx, stage.Options{
+		Log: s.out, Pulumi: stub,
+		ControllerArgs: []string{
+			"--log-level=info", "--max-operations=0", "--workspace-idle-timeout=" + idleTimeout.String(),
+			"--metrics-addr=" + s.metricsAddr, "--pprof-addr=" + s.pprofAddr,
+		},
+		ControllerEnv: []string{fmt.Sprintf("GOMEMLIMIT=%d", memoryLimit)},
+	})
+	if err != nil {
+		return err
+	}
+	s.fleet = &fleet{system: s.system}
+	if err := s.fleet.watch(ctx); err != nil {
+		return err
+	}
+	s.neighbour, err = s.newNeighbour(ctx)
+	return err
+}
+
+// stop stops the system and removes its files.
+func (s *scale) stop() error {
+	var err error
+	if s.system != nil {
+		err = s.system.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(s.stub))
+}
+
+// size grows the fleet to that number of Stacks and measures it.
+func (s *scale) size(ctx context.Context, stacks int) (*growth, error) {
+	g := &growth{stacks: stacks}
+	before := len(s.fleet.teams)
+	var err error
+	g.created, err = s.measureCost(ctx, func(ctx context.Context) error {
+		if err := s.fleet.grow(ctx, stacks); err != nil {
+			return err
+		}
+		_, err := s.fleet.await(ctx, s.fleet.teams[before:])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create: %w", err)
+	}
+	g.createdStacks = (len(s.fleet.teams) - before) * perTeam
+	if err := ranOnce(s.stub, s.fleet.teams[before:]); err != nil {
+		return nil, fmt.Errorf("create: %w", err)
+	}
+	fmt.Fprintf(s.out, "%d Stacks: created in %s\n", stacks, measure.Seconds(g.created.took))
+	if g.commit, g.latencies, err = s.commit(ctx, s.fleet.teams); err != nil {
+		return nil, fmt.Errorf("commit: %w", err)
+	}
+	fmt.Fprintf(s.out, "%d Stacks: a commit for all in %s\n", stacks, measure.Seconds(g.commit.took))
+	if g.memory, err = measure.ProcessMemory(s.system.Controller().PID()); err != nil {
+		return nil, err
+	}
+	if g.heap, err = s.heap(ctx); err != nil {
+		return nil, err
+	}
+	if g.restart, err = s.restart(ctx, stacks); err != nil {
+		return nil, fmt.Errorf("restart: %w", err)
+	}
+	fmt.Fprintf(s.out, "%d Stacks: restarted in %s\n", stacks, measure.Seconds(g.restart.took))
+	fmt.Fprintf(s.out, "  requests of everybody meanwhile: %v\n", g.restart.requests)
+	return g, nil
+}
+
+// commit makes a commit for the teams and waits for the last Stack. The latencies are the times from the commit to the success of each
+// Stack.
+func (s *scale) commit(ctx context.Context, teams []*team) (c *cost, latencies measure.Samples, err error) {
+	c, err = s.measureCost(ctx, func(ctx context.Context) error {
+		start := time.Now()
+		if err := s.fleet.commit(ctx, teams); err != nil {
+			return err
+		}
+		times, err := s.fleet.await(ctx, teams)
+		for _, done := range times {
+			latencies = append(latencies, done.Sub(start))
+		}
+		return err
+	})
+	if err == nil {
+		err = ranOnce(s.stub, teams)
+	}
+	return c, latencies, err
+}
+
+// commitBeside makes a commit for all teams, and returns how long the neighbour's commits take meanwhile.
+func (s *scale) commitBeside(ctx context.Context) (measure.Samples, error) {
+	follow := s.neighbour.follow(ctx)
+	err := s.fleet.commit(ctx, s.fleet.teams)
+	if err == nil {
+		_, err = s.fleet.await(ctx, s.fleet.teams)
+	}
+	took, neighbourErr := follow()
+	if err = errors.Join(err, neighbourErr); err != nil {
+		return nil, err
+	}
+	return took, ranOnce(s.stub, s.fleet.teams)
+}
+
+// last does the measurements of the last size.
+func (s *scale) last(ctx context.Context, r *results) (err error) {
+	if r.idle, err = s.measureCost(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, idlePeriod) }); err != nil {
+		return fmt.Errorf("idle: %w", err)
+	}
+	if r.oneTeam, _, err = s.commit(ctx, s.fleet.teams[:1]); err != nil {
+		return fmt.Errorf("a commit for one namespace: %w", err)
+	}
+	if r.quiet, err = s.neighbour.quiet(ctx); err != nil {
+		return err
+	}
+	if r.beside, err = s.commitBeside(ctx); err != nil {
+		return fmt.Errorf("a commit for all beside a neighbour: %w", err)
+	}
+	if r.empty, err = s.emptyCommit(ctx); err != nil {
+		return fmt.Errorf("a commit without changes: %w", err)
+	}
+	if r.profile, err = s.profile(ctx); err != nil {
+		return err
+	}
+	if r.servers, err = s.serverMemory(); err != nil {
+		return err
+	}
+	if r.leaderless, r.tookOver, err = s.leaderChange(ctx); err != nil {
+		return fmt.Errorf("a leader change: %w", err)
+	}
+	fmt.Fprintf(s.out, "a leader change: %s without a leader, %s until all were updated\n", measure.Seconds(r.leaderless), measure.Seconds(r.tookOver))
+	if r.sharded, err = s.shards(ctx); err != nil {
+		return fmt.Errorf("three controllers: %w", err)
+	}
+	fmt.Fprintf(s.out, "%d Stacks moved to other controllers in %s\n", r.sharded.moved, measure.Seconds(r.sharded.moving))
+	if r.deleted, err = s.measureCost(ctx, s.fleet.deleteAll); err != nil {
+		return fmt.Errorf("delete all: %w", err)
+	}
+	return nil
+}
