@@ -85,7 +85,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if *report == "" {
 		return nil
 	}
-	return r.write(*report)
+	return r.write(ctx, *report)
 }
 
 // until returns the sizes below the last one, and the last one.

@@ -1,19 +1,19 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
-	"gonum.org/v1/plot/vg"
-
 	"github.com/stack-controller/stack-controller/tests/load/measure"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // results holds the measurements of a run.
@@ -181,12 +181,12 @@ func (r *results) memoryTable() string {
 }
 
 // write writes the page, and the plots beside it.
-func (r *results) write(path string) error {
+func (r *results) write(ctx context.Context, path string) error {
 	if err := os.WriteFile(path, []byte(r.text()), 0o644); err != nil {
 		return fmt.Errorf("write the results: %w", err)
 	}
 	stem := strings.TrimSuffix(path, filepath.Ext(path))
-	times, memory := []line{{name: "first deployment"}, {name: "a commit for all"}}, []line{{name: "resident"}, {name: "heap"}}
+	times, memory := []line{{Name: "first deployment"}, {Name: "a commit for all"}}, []line{{Name: "resident"}, {Name: "heap"}}
 	created := 0.0
 	for _, g := range r.growth {
 		created += g.created.took.Seconds()
@@ -195,10 +195,10 @@ func (r *results) write(path string) error {
 		memory[0].add(g.stacks, float64(g.memory.Resident)/1e6)
 		memory[1].add(g.stacks, float64(g.heap)/1e6)
 	}
-	if err := draw(stem+"-time.svg", "seconds", times); err != nil {
+	if err := draw(ctx, stem+"-time.svg", "seconds", times); err != nil {
 		return err
 	}
-	return draw(stem+"-memory.svg", "MB", memory)
+	return draw(ctx, stem+"-memory.svg", "MB", memory)
 }
 
 const head = `# Scale
@@ -221,29 +221,30 @@ looked at each Stack; its requests and processor time are those of this time and
 
 // line is a series of points by the number of Stacks.
 type line struct {
-	name   string
-	points plotter.XYs
+	Name   string
+	Points []point
 }
+
+type point struct{ X, Y float64 }
 
 func (l *line) add(stacks int, value float64) {
-	l.points = append(l.points, plotter.XY{X: float64(stacks), Y: value})
+	l.Points = append(l.Points, point{X: float64(stacks), Y: value})
 }
 
-// draw writes a plot of the lines to an SVG file. unit is the unit of the values.
-func draw(path, unit string, lines []line) error {
-	p := plot.New()
-	p.X.Label.Text, p.Y.Label.Text = "Stacks", unit
-	p.X.Min, p.Y.Min = 0, 0
-	p.Legend.Top, p.Legend.Left = true, true
-	var series []any
-	for _, l := range lines {
-		series = append(series, l.name, l.points)
+// draw writes a plot of the lines to an SVG file, with the program in plot. unit is the unit of the values.
+func draw(ctx context.Context, path, unit string, lines []line) error {
+	wanted, err := json.Marshal(map[string]any{"Unit": unit, "Lines": lines})
+	if err != nil {
+		return err
 	}
-	if err := plotutil.AddLinePoints(p, series...); err != nil {
-		return fmt.Errorf("draw %s: %w", path, err)
+	if path, err = filepath.Abs(path); err != nil {
+		return err
 	}
-	if err := p.Save(16*vg.Centimeter, 9*vg.Centimeter, path); err != nil {
-		return fmt.Errorf("draw %s: %w", path, err)
+	cmd := exec.CommandContext(ctx, "go", "run", ".", path)
+	cmd.Dir = filepath.Join(tools.RepositoryRoot(), "tests", "load", "scale", "plot")
+	cmd.Stdin = bytes.NewReader(wanted)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("draw %s: %w\n%s", path, err, output)
 	}
 	return nil
 }
