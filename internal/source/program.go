@@ -23,8 +23,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/controller/program"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/render"
 )
 
 // programTimeout bounds how long it may take to read a Program that is rendered.
@@ -172,8 +172,8 @@ func (m *programMaker) Make(ctx context.Context, to io.Writer) error {
 	} else if err != nil {
 		return fmt.Errorf("read Program %s: %w", m.program, err)
 	}
-	tarball, err := program.Render(found)
-	var invalid *program.InvalidError
+	tarball, err := render.Program(found)
+	var invalid *render.InvalidError
 	switch {
 	case errors.As(err, &invalid):
 		return artifact.NewMakeError(artifact.NotFound, programNotReady("Program %s is not ready: %s", m.program, invalid))

@@ -30,6 +30,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
+	"github.com/stack-controller/stack-controller/internal/source/render"
 )
 
 // eventNewArtifact is the reason of the event about a new artifact, as in Flux sources.
@@ -101,8 +102,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil
 	}
 	before := program.DeepCopy()
-	tarball, err := Render(program)
-	if invalid, ok := errors.AsType[*InvalidError](err); ok {
+	tarball, err := render.Program(program)
+	if invalid, ok := errors.AsType[*render.InvalidError](err); ok {
 		markInvalid(program, invalid)
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -144,7 +145,7 @@ func markReady(program *pulumiv1.Program, packed digest.Digest, size int64, now 
 
 // markInvalid sets the status of a Program that cannot be rendered. It removes the artifact, because that of an earlier generation cannot
 // be made any more.
-func markInvalid(program *pulumiv1.Program, invalid *InvalidError) {
+func markInvalid(program *pulumiv1.Program, invalid *render.InvalidError) {
 	program.Status.Artifact = nil
 	program.Status.ObservedGeneration = program.Generation
 	conditions.Delete(program, meta.ReconcilingCondition)

@@ -14,7 +14,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/controller/program"
+	"github.com/stack-controller/stack-controller/internal/source/render"
 )
 
 // secretCanary stands for a secret that a user wrote into a program.
@@ -27,7 +27,7 @@ func TestProgramThatNoStackUsesGetsItsArtifact(t *testing.T) {
 	found := s.await("app")
 	s.expectReady(found)
 
-	tarball, err := program.Render(found)
+	tarball, err := render.Program(found)
 	s.Expect(err).NotTo(HaveOccurred())
 	artifact := found.Status.Artifact
 	s.Expect(artifact.Digest).To(Equal(digest.FromBytes(tarball).String()))

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/controller/program"
+	"github.com/stack-controller/stack-controller/internal/source/render"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -116,7 +116,7 @@ func TestProgramsInTheWholeLanguageAreStoredAsTheyAre(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	found := stored(t, g, programObject(g, string(content)))
 	g.Expect(found.Program.Verbatim).To(MatchJSON(content))
-	_, err = program.Render(found)
+	_, err = render.Program(found)
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
@@ -137,7 +137,7 @@ func TestProgramsOfTheFormerShapesAreStoredAsTheyAre(t *testing.T) {
 	g := NewWithT(t)
 	found := stored(t, g, programObject(g, former))
 	g.Expect(found.Program.Verbatim).To(MatchJSON(former))
-	_, err := program.Render(found)
+	_, err := render.Program(found)
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
@@ -164,7 +164,7 @@ func TestUnknownFieldsOfAProgramAreKeptForPulumi(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			found := stored(t, g, programObject(g, body))
 			g.Expect(found.Program.Verbatim).To(MatchJSON(want))
-			_, err = program.Render(found)
+			_, err = render.Program(found)
 			g.Expect(err).NotTo(HaveOccurred())
 		})
 	}

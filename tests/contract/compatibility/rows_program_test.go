@@ -9,10 +9,10 @@ import (
 
 // Tests about the program itself. Its language is Pulumi's: pulumi receives what the Program has, and reports what is wrong with it.
 const (
-	wholeProgram   = "program.TestRenderedProgramsKeepTheirDigests"
-	readAgain      = "program.TestRenderedProgramIsReadAsItWasWritten"
+	wholeProgram   = "render.TestRenderedProgramsKeepTheirDigests"
+	readAgain      = "render.TestRenderedProgramIsReadAsItWasWritten"
 	wrongProgram   = "e2e.TestWhatOnlyPulumiCanFindWrongIsReportedByTheStack"
-	unknownField   = "program.TestFieldsThatTheControllerDoesNotKnowReachPulumi"
+	unknownField   = "render.TestFieldsThatTheControllerDoesNotKnowReachPulumi"
 	invalidProgram = "program.TestProgramThatCannotBeRenderedIsReportedAndRecoversWhenItIsMended"
 )
 

@@ -197,27 +197,53 @@ func TestRecipesNameWhatExists(t *testing.T) {
 	g.Expect(named).To(ConsistOf(methods), "the items of the recipe begin with the methods")
 }
 
-func TestMapOfPackagesIsComplete(t *testing.T) {
+func TestMapOfFoldersIsComplete(t *testing.T) {
 	g := NewWithT(t)
-	_, section, found := strings.Cut(read(t, agents), "\n## Packages\n")
+	_, section, found := strings.Cut(read(t, agents), "\n## Folders\n")
 	g.Expect(found).To(BeTrue())
 	section, _, _ = strings.Cut(section, "\n## ")
 	listed := map[string]bool{}
 	for _, match := range pathReference.FindAllStringSubmatch(section, -1) {
 		listed[match[1]] = true
 	}
-	for _, top := range []string{"api", "cmd", "internal"} {
-		g.Expect(filepath.WalkDir(inRepository(top), func(file string, entry fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(file, ".go") || strings.Contains(file, "/testdata/") {
+	for _, top := range []string{"internal", "tests"} {
+		entries, err := os.ReadDir(inRepository(top))
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, entry := range entries {
+			if folder := top + "/" + entry.Name(); !listed[folder] {
+				t.Errorf("%s: the folder %s is not in the map", agents, folder)
+			}
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	g := NewWithT(t)
+	said, packages := map[string]bool{}, map[string]bool{}
+	for _, top := range []string{"api", "cmd", "internal", "tests"} {
+		g.Expect(filepath.WalkDir(inRepository(top), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Name() == "testdata" {
+				return filepath.SkipDir
+			}
+			if err != nil || !strings.HasSuffix(path, ".go") {
 				return err
 			}
-			directory, err := filepath.Rel(tools.RepositoryRoot(), filepath.Dir(file))
-			if name := filepath.ToSlash(directory); err == nil && !listed[name] {
-				listed[name] = true
-				t.Errorf("%s: the package %s is not in the map of packages", agents, name)
+			parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				return err
 			}
-			return err
+			packages[filepath.Dir(path)] = true
+			if parsed.Doc != nil && parsed.Doc.Text() != "" { // a directive alone has no text
+				said[filepath.Dir(path)] = true
+			}
+			return nil
 		})).To(Succeed())
+	}
+	g.Expect(len(packages)).To(BeNumerically(">", 100))
+	for directory := range packages {
+		if !said[directory] {
+			t.Errorf("no file of %s has a comment that says what the package is", directory)
+		}
 	}
 }
 

@@ -190,7 +190,7 @@ reconciles it. No user can write the mark of such an object. One that takes more
 			"source.TestSubscriptionsHoldLittleOfWhatTheirStacksWrite", "source.TestLongFieldsOfAGitSourceAreRefused",
 			"informercache.TestManySmallPartsCountAsTheMemoryThatTheyTake", "stack.TestStackOfVeryManySmallPartsIsRefusedAndRecovers",
 			"update.TestOneMoreThanAnOperationMayHaveIsRefused", "stack.TestObjectsToEmptyAreFoundInLongLists",
-			"podspec.TestMessageAboutVeryManyProblemsTakesLittleMemory", "program.TestProgramOfVeryManySmallPartsIsRefusedBeforeItIsDecoded",
+			"podspec.TestMessageAboutVeryManyProblemsTakesLittleMemory", "render.TestProgramOfVeryManySmallPartsIsRefusedBeforeItIsDecoded",
 			"git.TestHostileRepositoriesFitTheContainer", "git.TestHostileTreesAreRefused",
 			"git.TestHostilePacksAreRefused", "git.TestHostileAnswersAreBounded",
 		},

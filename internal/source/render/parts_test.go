@@ -1,4 +1,4 @@
-package program
+package render
 
 import (
 	"runtime"
@@ -21,11 +21,11 @@ func TestProgramOfVeryManySmallPartsIsRefusedBeforeItIsDecoded(t *testing.T) {
 	g := NewWithT(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := Render(many(150_000))
+	_, err := Program(many(150_000))
 	runtime.ReadMemStats(&after)
 	t.Logf("%d MiB", (after.TotalAlloc-before.TotalAlloc)>>20)
 	g.Expect(err).To(MatchError(Equal("program: has more than 100000 keys and values: make it smaller, or use a source with files")))
 	g.Expect(after.TotalAlloc-before.TotalAlloc).To(BeNumerically("<", 4<<20), "bytes")
-	_, err = Render(many(33_000))
+	_, err = Program(many(33_000))
 	g.Expect(err).NotTo(HaveOccurred())
 }

@@ -1,4 +1,4 @@
-package program
+package render
 
 import (
 	"archive/tar"
@@ -50,7 +50,7 @@ func TestRenderedProgramsKeepTheirDigests(t *testing.T) {
 		{file(t, wholeLanguage), "sha256:c4e60a90f7b9ad262398a3d92739c314bf1d9076a1cb6bd8b9e16892dacf74f5"},
 	} {
 		g := NewWithT(t)
-		tarball, err := Render(programOf(g, "golden", golden.body))
+		tarball, err := Program(programOf(g, "golden", golden.body))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(digest.FromBytes(tarball).String()).To(Equal(golden.want), unpacked(g, tarball))
 	}
@@ -64,7 +64,7 @@ func file(t *testing.T, name string) string {
 
 func TestRenderedProgramIsReadAsItWasWritten(t *testing.T) {
 	g := NewWithT(t)
-	tarball, err := Render(programOf(g, "web.site-1", `{
+	tarball, err := Program(programOf(g, "web.site-1", `{
 		"resources": {"index.html": {"type": "a:b:C", "options": {"protect": false, "deleteBeforeReplace": false, "version": ""},
 			"properties": {"big": 12345678901234567890123, "exact": 1.50, "date": "2024-01-01", "yes": "yes", "octal": "010", "null": null}}},
 		"outputs": {"on": "${x[\"on\"]}", "list": [{"a": [1, "1"]}, []]}
@@ -101,13 +101,13 @@ func TestOnlyTheContentDecidesTheTarball(t *testing.T) {
 	first := programOf(g, "a", `{"variables": {"x": 1, "y": 2}}`)
 	second := programOf(g, "a", `{ "variables" : {"y":2,"x":1} }`)
 	second.Generation, second.Labels, second.Namespace = 7, map[string]string{"a": "b"}, "elsewhere"
-	one, err := Render(first)
+	one, err := Program(first)
 	g.Expect(err).NotTo(HaveOccurred())
-	other, err := Render(second)
+	other, err := Program(second)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(one).To(Equal(other))
 
-	other, err = Render(programOf(g, "b", `{"variables": {"x": 1, "y": 2}}`))
+	other, err = Program(programOf(g, "b", `{"variables": {"x": 1, "y": 2}}`))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(one).NotTo(Equal(other), "the name is that of the project")
 }
@@ -116,14 +116,14 @@ func TestProgramMadeInGoIsRendered(t *testing.T) {
 	g := NewWithT(t)
 	program := &pulumiv1.Program{Name: "made"}
 	program.Program.Resources = map[string]pulumiv1.Resource{"a": {Type: "test:index:Sleep"}}
-	tarball, err := Render(program)
+	tarball, err := Program(program)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(unpacked(g, tarball)).To(ContainSubstring(`type: "test:index:Sleep"`))
 }
 
 func TestFieldsThatTheControllerDoesNotKnowReachPulumi(t *testing.T) {
 	g := NewWithT(t)
-	tarball, err := Render(programOf(g, "a", `{"zebra": {"x": 1}, "resources": {"r": {"type": "t", "options": {"newOption": true}}}, "outputs": {"o": "${no end"}}`))
+	tarball, err := Program(programOf(g, "a", `{"zebra": {"x": 1}, "resources": {"r": {"type": "t", "options": {"newOption": true}}}, "outputs": {"o": "${no end"}}`))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(unpacked(g, tarball)).To(And(ContainSubstring("zebra:\n  x: 1\n"), ContainSubstring("newOption: true"), ContainSubstring(`o: "${no end"`)))
 }
@@ -145,7 +145,7 @@ func TestWhatCannotBeRenderedIsReportedWithItsPathAndWithoutItsValue(t *testing.
 			g := NewWithT(t)
 			program := programOf(g, test.name, "{}")
 			program.Program.Verbatim = []byte(test.body)
-			_, err := Render(program)
+			_, err := Program(program)
 			var invalid *InvalidError
 			g.Expect(errors.As(err, &invalid)).To(BeTrue(), "%v", err)
 			g.Expect(err).To(MatchError(test.says))
@@ -153,8 +153,8 @@ func TestWhatCannotBeRenderedIsReportedWithItsPathAndWithoutItsValue(t *testing.
 	}
 }
 
-// FuzzRender checks that a YAML parser reads the JSON that was rendered, whatever keys and strings it has.
-func FuzzRender(f *testing.F) {
+// FuzzProgram checks that a YAML parser reads the JSON that was rendered, whatever keys and strings it has.
+func FuzzProgram(f *testing.F) {
 	for _, seed := range []string{
 		`{"a": "b"}`, `{"<<": {"<<": "&a", "*a": "!!str"}}`, `{"": [null, [], {}, "", " ", "\t", "\r\n", "~", "-", "? ", ": ", "#"]}`,
 		`{"\u0085\u2028\u2029\ufeff\ue000\uffff\u007f\u00ad": "\ud83d\ude00\ud800\udbff\udfff"}`, `[1e400, -0, 0.10, 1E+2, 18446744073709551616]`,
@@ -173,7 +173,7 @@ func FuzzRender(f *testing.F) {
 		if program.Program.UnmarshalJSON([]byte(`{"variables": {"v": `+value+`}}`)) != nil {
 			t.Skip()
 		}
-		tarball, err := Render(program)
+		tarball, err := Program(program)
 		if _, ok := errors.AsType[*InvalidError](err); ok {
 			t.Skip()
 		}

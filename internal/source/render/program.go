@@ -1,4 +1,5 @@
-package program
+// Package render makes the artifact of a Program: a tarball with a project of Pulumi YAML.
+package render
 
 import (
 	"archive/tar"
@@ -44,11 +45,11 @@ type InvalidError struct {
 // Error implements error.
 func (e *InvalidError) Error() string { return e.Path + ": " + e.Message }
 
-// Render returns the program as a tarball (tar.gz) with the single file Pulumi.yaml: a project with the name of the Program and the runtime
+// Program returns the program as a tarball (tar.gz) with the single file Pulumi.yaml: a project with the name of the Program and the runtime
 // yaml. The same content always gives the same bytes, whatever the generation, the labels or the order of keys are. If a program cannot be
-// rendered, the error is an *InvalidError. Render does not check whether Pulumi can run the program: this depends on the version of Pulumi
+// rendered, the error is an *InvalidError. It does not check whether Pulumi can run the program: this depends on the version of Pulumi
 // in the workspace, and a list of fields here would refuse fields that a newer language host knows.
-func Render(program *pulumiv1.Program) (tarball []byte, err error) {
+func Program(program *pulumiv1.Program) (tarball []byte, err error) {
 	body, err := decode(program)
 	if err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func Render(program *pulumiv1.Program) (tarball []byte, err error) {
 		return nil, &InvalidError{"metadata.name",
 			fmt.Sprintf("must not be longer than %d characters: it is the name of the Pulumi project", maxName)}
 	}
-	// The keys that Render writes itself must not occur twice.
+	// The keys that Program writes itself must not occur twice.
 	if _, found := body["name"]; found {
 		return nil, &InvalidError{"program.name", "cannot be set: the name of the project is that of the Program"}
 	}

@@ -1,4 +1,4 @@
-package program
+package render
 
 import (
 	"encoding/binary"
