@@ -5,6 +5,7 @@ package agentruntime
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +18,9 @@ import (
 // ErrNoAgent is returned by Connect when the workspace has no agent: it was never started, ended, or was removed.
 var ErrNoAgent = errors.New("the workspace has no agent")
 
+// ErrResting is the ErrNoAgent of an agent that ended because it had nothing to do. Wake starts it.
+var ErrResting = fmt.Errorf("%w right now, because it had nothing to do", ErrNoAgent)
+
 // ErrEnding is returned by Delete while the agent ends and what belongs to it is removed. An event follows.
 var ErrEnding = errors.New("the agent is ending")
 
@@ -24,8 +28,8 @@ var ErrEnding = errors.New("the agent is ending")
 type Status struct {
 	// Ready is true when the agent answers calls, or is not running because it has nothing to do: see Resting.
 	Ready bool
-	// Resting is true when no agent runs because there is nothing to do. It is set together with Ready. Connect starts an agent, unless Reason
-	// is autov1alpha1.IdleReason: then the next Ensure for a Workspace that is not idle starts one.
+	// Resting is true when no agent runs because there is nothing to do. It is set together with Ready. Wake starts an agent, unless Reason is
+	// autov1alpha1.IdleReason: then the next Ensure for a Workspace that is not idle starts one.
 	Resting bool
 	// Failing is true when something is wrong; a start that only takes its time is not wrong. The runtime tries again.
 	Failing bool
@@ -52,9 +56,13 @@ type Runtime interface {
 	Ensure(ctx context.Context, workspace *autov1alpha1.Workspace, idle bool) (Status, error)
 
 	// Connect returns a client for the agent of the workspace. The connection belongs to the runtime, which shares it between callers: they
-	// must not close it. Connect starts an agent that ended because nothing needed it, and waits briefly for that. Without an agent, it fails
-	// with ErrNoAgent.
+	// must not close it. Connect starts nothing; it waits briefly for an agent that is being started. Without an agent, it fails with
+	// ErrNoAgent, or with ErrResting.
 	Connect(ctx context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error)
+
+	// Wake starts the agent of a workspace whose Connect returned ErrResting, and waits briefly for it. A runtime whose Connect never does has
+	// nothing to do.
+	Wake(ctx context.Context, workspace *autov1alpha1.Workspace) error
 
 	// Delete ends the agent of the workspace and removes all that belongs to it. It returns no error when there is nothing to remove. The
 	// agent ends gracefully, which may take minutes. Delete does not wait: it returns ErrEnding until all is gone, then an event follows, and
@@ -63,4 +71,16 @@ type Runtime interface {
 
 	// Events reports the workspaces whose agent appeared, changed or ended. The objects carry name and namespace only.
 	Events() <-chan event.GenericEvent
+}
+
+// Awake is Connect for callers that need the agent now: an agent that rests is started.
+func Awake(ctx context.Context, agents Runtime, workspace *autov1alpha1.Workspace) (*client.Client, error) {
+	agent, err := agents.Connect(ctx, workspace)
+	if !errors.Is(err, ErrResting) {
+		return agent, err
+	}
+	if err := agents.Wake(ctx, workspace); err != nil {
+		return nil, err
+	}
+	return agents.Connect(ctx, workspace)
 }

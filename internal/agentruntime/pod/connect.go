@@ -59,6 +59,9 @@ func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace
 	return r.keep(ctx, workspace, opened), nil
 }
 
+// Wake does nothing: Ensure starts and ends pods.
+func (r *Runtime) Wake(context.Context, *autov1alpha1.Workspace) error { return nil }
+
 // renewConnection opens a connection to the agent with the certificate that was just read, unless there is one. When the Secret was created
 // again, the old connection stays in use until the kubelet has given the new key to the agent. pending reports whether that is still to
 // come.

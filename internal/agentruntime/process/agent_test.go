@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/tests/framework/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -61,6 +62,8 @@ func TestRealAgentEndsWhenNobodyNeedsItAndStartsOnDemand(t *testing.T) {
 	eventuallyEnds(g, agent)
 
 	g.Eventually(ensure(r, workspace), patience).Should(And(beReady(), HaveField("Resting", BeTrue())))
+	g.Expect(r.Connect(t.Context(), workspace)).Error().To(MatchError(agentruntime.ErrResting))
+	g.Expect(agentsIn(options.Dir)).To(BeEmpty(), "connecting starts nothing")
 	call(g, r, workspace)
 	g.Expect(recorded(g, r, workspace).Agent).NotTo(Equal(agent))
 }

@@ -6,7 +6,7 @@
 // directory coordinates controllers that run at the same time: a controller holds it while it starts an agent or removes a directory. The
 // record shows which agent runs, so that there is never a second agent in a directory.
 //
-// An agent without work ends by itself, and Connect starts it again. A workspace whose agent does not run costs only a directory. An agent
+// An agent without work ends by itself, and Wake starts it again. A workspace whose agent does not run costs only a directory. An agent
 // that crashes is started again with a growing delay.
 //
 // The package needs Linux 5.3 or later (process file descriptors).
@@ -212,16 +212,26 @@ func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace,
 	return s.ensure(ctx, workspace.UID), nil
 }
 
-// Connect returns a client for the agent. If the agent ended because it had no work, Connect starts it and waits for that for at most
-// connectWait. For an agent that crashed, and for a Workspace for which Ensure was never called, the error is ErrNoAgent.
+// Connect returns a client for the agent. It waits for an agent that is being started for at most startWait. For an agent that ended because
+// it had no work, the error is ErrResting; for an agent that crashed, and for a Workspace for which Ensure was never called, ErrNoAgent.
 func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace) (*agentclient.Client, error) {
 	if r.ctx.Err() != nil {
 		return nil, errStopped
 	}
 	s := r.supervisor(client.ObjectKeyFromObject(workspace))
 	defer s.mu.Unlock()
-	s.idleTimeout = workspace.Spec.IdleTimeout
 	return s.connect(ctx, workspace.UID)
+}
+
+// Wake starts an agent that ended because it had no work, and waits for it for at most startWait.
+func (r *Runtime) Wake(ctx context.Context, workspace *autov1alpha1.Workspace) error {
+	if r.ctx.Err() != nil {
+		return errStopped
+	}
+	s := r.supervisor(client.ObjectKeyFromObject(workspace))
+	defer s.mu.Unlock()
+	s.idleTimeout = workspace.Spec.IdleTimeout
+	return s.wake(ctx, workspace.UID)
 }
 
 // Delete ends the agent and the processes that it left, and removes the directory, both in the background. Until that is done, Delete

@@ -18,9 +18,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// connectWait bounds how long Connect waits for an agent that it started. A start takes tens of milliseconds, and seconds on a busy
-// machine. If Connect did not wait long enough, Events reports the workspace later.
-const connectWait = 10 * time.Second
+// startWait bounds how long Connect and Wake wait for an agent that is being started. A start takes tens of milliseconds, and seconds on a
+// busy machine. If that was not long enough, Events reports the workspace later.
+const startWait = 10 * time.Second
 
 // phase is the state of the agent of a workspace.
 type phase int
@@ -28,7 +28,7 @@ type phase int
 const (
 	// phaseUnknown: the directory was not read yet.
 	phaseUnknown phase = iota
-	// phaseResting: no agent runs and none is needed now; Connect starts one. There is no worker.
+	// phaseResting: no agent runs and none is needed now; Wake starts one. There is no worker.
 	phaseResting
 	// phaseStarting: the worker is looking for an agent, starting one, or waiting until it listens.
 	phaseStarting
@@ -92,18 +92,26 @@ func (s *supervisor) ensure(ctx context.Context, uid types.UID) agentruntime.Sta
 	return s.status()
 }
 
-// connect returns a client. If the agent is resting, it starts the agent first. The lock is held; it is released while connect waits.
-func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client, error) {
+// wake starts the agent if it is resting, and waits for it. The lock is held; it is released while wake waits.
+func (s *supervisor) wake(ctx context.Context, uid types.UID) error {
+	if err := s.await(ctx, uid); err != nil {
+		return err
+	}
+	if s.phase == phaseResting && s.worked && s.uid == uid {
+		s.begin(phaseStarting, nil)
+	}
+	return s.await(ctx, uid)
+}
+
+// await waits for an agent that is being started. The lock is held; it is released while await waits.
+func (s *supervisor) await(ctx context.Context, uid types.UID) error {
 	if s.phase == phaseRemoving {
 		// The caller does not know of the removal yet. Assigning the Workspace now would interrupt the removal, and the next removal would signal
 		// the agent a second time.
-		return nil, fmt.Errorf("connect to workspace %s: %w (it is being removed)", s.key, agentruntime.ErrNoAgent)
+		return fmt.Errorf("connect to workspace %s: %w (it is being removed)", s.key, agentruntime.ErrNoAgent)
 	}
 	s.assign(ctx, uid)
-	if s.phase == phaseResting && s.worked {
-		s.begin(phaseStarting, nil)
-	}
-	ctx, cancel := context.WithTimeout(ctx, connectWait)
+	ctx, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
 	for s.phase == phaseStarting && ctx.Err() == nil {
 		changed := s.changed
@@ -113,6 +121,17 @@ func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client
 		case <-ctx.Done():
 		}
 		s.mu.Lock()
+	}
+	return nil
+}
+
+// connect returns a client. The lock is held; it is released while connect waits.
+func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client, error) {
+	if err := s.await(ctx, uid); err != nil {
+		return nil, err
+	}
+	if s.phase == phaseResting && s.worked && s.uid == uid {
+		return nil, fmt.Errorf("connect to workspace %s: %w", s.key, agentruntime.ErrResting)
 	}
 	if s.phase != phaseRunning || s.uid != uid {
 		return nil, fmt.Errorf("connect to workspace %s: %w (%s)", s.key, agentruntime.ErrNoAgent, s.status().Message)

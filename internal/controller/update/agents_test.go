@@ -197,6 +197,9 @@ func (a *agents) Connect(_ context.Context, workspace *autov1alpha1.Workspace) (
 	return nil, agentruntime.ErrNoAgent
 }
 
+// Wake implements agentruntime.Runtime; these agents do not rest.
+func (a *agents) Wake(context.Context, *autov1alpha1.Workspace) error { return nil }
+
 // Ensure implements agentruntime.Runtime; the Update controller does not use it.
 func (a *agents) Ensure(context.Context, *autov1alpha1.Workspace, bool) (agentruntime.Status, error) {
 	panic("not for the Update controller")

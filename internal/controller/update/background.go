@@ -53,7 +53,7 @@ type task struct {
 	kind    string
 	running bool
 	cancel  context.CancelFunc
-	// delivery is how the delivery ended, until takeDelivery returns it.
+	// delivery is how the delivery ended, until forgetDelivery.
 	delivery delivery
 	// stored is how the plan of the operation was stored.
 	stored storedPlan
@@ -158,14 +158,18 @@ func (b *background) stop(key types.NamespacedName) {
 	}
 }
 
-// takeDelivery returns, once, how the last delivery for the Update ended; it is empty when there was none.
-func (b *background) takeDelivery(update *autov1alpha1.Update) delivery {
+// lastDelivery returns how the last delivery for the Update ended; it is empty when there was none since forgetDelivery.
+func (b *background) lastDelivery(update *autov1alpha1.Update) delivery {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	current := b.taskOf(update)
-	last := current.delivery
-	current.delivery = delivery{}
-	return last
+	return b.taskOf(update).delivery
+}
+
+// forgetDelivery forgets how the last delivery for the Update ended, so that the next reconcile makes another attempt.
+func (b *background) forgetDelivery(update *autov1alpha1.Update) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taskOf(update).delivery = delivery{}
 }
 
 // taskOf returns the task of the Update, an empty one when it has none. Callers hold the lock.

@@ -143,11 +143,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		}
 		return ctrl.Result{}, fmt.Errorf("read the update: %w", err)
 	}
-	observed, err := r.observe(ctx, update)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	result, err := r.decideAndAct(ctx, observed)
+	result, err := r.reconcile(ctx, update)
 	switch {
 	case ctx.Err() != nil:
 		// The manager is stopping. The next controller starts from what the API server and the agents know.
@@ -162,12 +158,33 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return result, err
 }
 
-// decideAndAct makes one decision and carries it out. When the agent does not start the operation, act calls it once more.
-func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Result, error) {
-	d := decide(o)
-	ctrl.LoggerFrom(ctx).V(1).Info("decided",
-		"action", d.action, "reason", d.reason, "message", d.message, "waker", d.wake, "after", d.after.String())
-	return r.act(ctx, o, d)
+// reconcile reads, decides and acts. Three actions add to what is known, and then it decides again: each of them at most once, because it is
+// not chosen for what it has added.
+func (r *Reconciler) reconcile(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {
+	o, err := r.observe(ctx, update)
+	for err == nil {
+		d := decide(o)
+		ctrl.LoggerFrom(ctx).V(1).Info("decided",
+			"action", d.action, "reason", d.reason, "message", d.message, "waker", d.wake, "after", d.after.String())
+		switch d.action {
+		case actionQueue:
+			if o.turn, err = r.turns.ask(ctx, r, update, o.now); err == nil && o.turn.place == 0 {
+				err = r.observeAgent(ctx, o)
+			}
+		case actionWake:
+			o.woken = true
+			r.wake(ctx, o.workspace)
+			err = r.observeAgent(ctx, o)
+		case actionStart:
+			var result ctrl.Result
+			if result, err = r.startAndFollow(ctx, o, d); err != nil || o.startError == nil {
+				return result, err
+			}
+		default:
+			return r.act(ctx, o, d)
+		}
+	}
+	return ctrl.Result{}, err
 }
 
 // waitingIndex is the index of the Updates that have not started. Their value is notStarted.

@@ -58,6 +58,10 @@ const (
 	actionRepeat action = "repeat"
 	// actionReconnect keeps watching an operation whose agent does not answer, so that it is followed when the agent answers again.
 	actionReconnect action = "reconnect"
+	// actionQueue asks for a slot for the operation. Then the agent is asked, if there is a slot, and the controller decides again.
+	actionQueue action = "queue"
+	// actionWake starts an agent that rests. Then the agent is asked, and the controller decides again.
+	actionWake action = "wake"
 	// actionStart starts the operation. The agent may refuse, and then the controller decides again.
 	actionStart action = "start"
 	// actionDeliver brings the artifact to the agent.
@@ -94,6 +98,8 @@ const (
 	byTime waker = "time"
 	// byNothing stands for decisions after which nothing is left to do.
 	byNothing waker = "nothing"
+	// byDecision stands for decisions that another one follows at once.
+	byDecision waker = "decision"
 )
 
 // decision is what decide chose, and what wakes the Update afterwards.
@@ -152,6 +158,8 @@ func decide(o *observation) decision {
 		return decision{action: actionFinalize, wake: byNothing}
 	case isAbandoned(o.update):
 		return interrupted("the update was started by a controller that is gone; its outcome is not known")
+	case errors.Is(o.agent.err, agentruntime.ErrResting) && !o.woken:
+		return decision{action: actionWake, wake: byDecision}
 	case !o.update.DeletionTimestamp.IsZero():
 		return decideOnDeletion(o)
 	case o.update.HasStarted() || o.agent.operation != nil:
@@ -257,6 +265,8 @@ func decideOnStart(o *observation) decision {
 		return decideOnFetchError(o)
 	case !o.artifact.ready:
 		return waitForArtifact(o, actionWait, autov1alpha1.ArtifactPendingReason, "the artifact is being fetched", byFetch)
+	case !o.turn.asked:
+		return decision{action: actionQueue, wake: byDecision}
 	case o.turn.place > 0:
 		return decision{action: actionWait, reason: autov1alpha1.QueuedReason, message: o.turn.String(), wake: byTurn, after: o.turn.again, brief: true}
 	case o.plan.problem != nil:

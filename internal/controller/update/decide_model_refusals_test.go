@@ -12,11 +12,11 @@ import (
 // ends reports whether an Update that was deleted comes to an end, although its agent gives the same answer each time.
 func ends(o *observation, d decision) bool {
 	patience := *o
-	for looks := 0; d.action == actionWait; looks++ {
+	for looks := 0; d.action == actionWait || d.action == actionWake; looks++ {
 		if looks > 100 || patience.now.Sub(o.now) > unreachableAgentTimeout+time.Minute {
 			return false
 		}
-		patience.now = patience.now.Add(d.after)
+		patience.now, patience.woken = patience.now.Add(d.after), patience.woken || d.action == actionWake
 		d = decide(&patience)
 	}
 	return slices.Contains([]action{actionFinish, actionRecord, actionFinalize, actionCancel}, d.action)

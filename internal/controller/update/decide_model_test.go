@@ -27,10 +27,10 @@ var (
 	modelLives      = []string{"new", "started", "preview started", "preview repeated", "of another controller", "succeeded", "failed"}
 	modelDeletions  = []string{"kept", "cancelled", "deleted", "deleted a while ago", "deleted long ago"}
 	modelWorkspaces = []string{"none", "ready", "ready for an earlier generation", "without status", "not ready", "incompatible", "going", "going, not ready"}
-	modelAgents     = []string{"knows nothing", "none", "unavailable", "denies", "an operation", "the end of an operation",
+	modelAgents     = []string{"knows nothing", "none", "rests", "rests although it was woken", "unavailable", "denies", "an operation", "the end of an operation",
 		"a plan", "a plan that is stored", "a plan that is not stored yet", "a plan that is too large", "a plan that is not there"}
 	modelArtifacts = []string{"ready", "fetching", "NotFound", "Integrity", "TooLarge", "Unavailable", "Unusable", "pending", "watched", "missing", "forbidden"}
-	modelRequests  = []string{"complete", "not its turn", "secret missing", "invalid", "not readable", "plan stale", "not approved", "not approved yet"}
+	modelRequests  = []string{"complete", "turn not asked for", "not its turn", "secret missing", "invalid", "not readable", "plan stale", "not approved", "not approved yet"}
 	modelWaits     = []string{"", autov1alpha1.UpdateTransientFailureReason, pulumiv1.SecretNotFoundReason, pulumiv1.ArtifactDigestMismatchReason,
 		pulumiv1.SourceNotFoundReason, autov1alpha1.QueuedReason}
 	modelAges = []time.Duration{-time.Minute, 0, time.Minute, 100 * time.Hour}
@@ -155,7 +155,7 @@ func once[Key comparable, Value any](known map[Key]Value, key Key, make func() V
 
 // observe makes the observation of a state.
 func (m *modelObjects) observe(s *modelState) *observation {
-	o := &observation{now: testTime, artifact: once(m.artifacts, s.artifact, s.observeArtifact)}
+	o := &observation{now: testTime, turn: turnView{asked: true}, artifact: once(m.artifacts, s.artifact, s.observeArtifact)}
 	o.update = once(m.updates, modelState{life: s.life, deletion: s.deletion, wait: s.wait, age: s.age}, s.observeUpdate)
 	if s.workspace != "none" {
 		o.workspace = once(m.workspaces, s.workspace, s.observeWorkspace)
@@ -163,6 +163,8 @@ func (m *modelObjects) observe(s *modelState) *observation {
 	switch s.agent {
 	case "none":
 		o.agent.err = agentruntime.ErrNoAgent
+	case "rests", "rests although it was woken":
+		o.agent.err, o.woken = agentruntime.ErrResting, s.agent != "rests"
 	case "unavailable":
 		o.agent.err = client.ErrUnavailable
 	case "denies":
@@ -192,7 +194,9 @@ func (m *modelObjects) observe(s *modelState) *observation {
 	case "complete":
 		o.request = m.request
 	case "not its turn":
-		o.turn = turnView{place: 1, limit: 1, again: shortestPlaceInterval}
+		o.turn = turnView{asked: true, place: 1, limit: 1, again: shortestPlaceInterval}
+	case "turn not asked for":
+		o.turn = turnView{}
 	case "secret missing":
 		o.requestError = &missingError{kind: references.Secret, name: "token", usedBy: "it"}
 	case "invalid":
@@ -297,6 +301,9 @@ func (s *modelState) wakes(d decision) bool {
 		return s.request == "not approved yet" && d.after > 0
 	case byTime:
 		return d.after > 0
+	case byDecision:
+		// What was asked for is not asked for again, so the decisions of a reconcile come to an end.
+		return d.action == actionWake && s.agent == "rests" || d.action == actionQueue && s.request == "turn not asked for"
 	case byNothing:
 		return slices.Contains([]action{actionFinish, actionRecord, actionFinalize}, d.action)
 	}
@@ -305,7 +312,7 @@ func (s *modelState) wakes(d decision) bool {
 
 // nothingRuns reports whether the operation is known not to run, or no agent is left to ask.
 func (s *modelState) nothingRuns() bool {
-	gone := s.agent == "none" && (strings.HasPrefix(s.workspace, "going") || s.life == "new" && s.workspace != "ready")
+	gone := (s.agent == "none" || s.agent == "rests although it was woken") && (strings.HasPrefix(s.workspace, "going") || s.life == "new" && s.workspace != "ready")
 	return s.life == "of another controller" || s.agent == "knows nothing" || s.hasPlan() || s.deletion != "kept" && (gone || s.deletion == "deleted long ago")
 }
 
@@ -329,6 +336,8 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(!starts || !isDeleted, "what is deleted or cancelled is not started")
 	promise(!starts || !s.ahead, "a workspace has one operation at a time")
 	promise(!starts || s.artifact == "ready" && s.request == "complete", "an operation has all that it is made of")
+	promise((d.action == actionWake) == (ours && s.agent == "rests"), "an agent that rests is asked before anything is decided")
+	promise((d.action == actionQueue) == (s.startable() && s.request == "turn not asked for"), "only what can start asks for a slot")
 	promise((d.action == actionRecord) == (ours && final && recorded && (s.workspace != "none")), "every result of an agent is recorded, and nothing else is")
 	promise(d.action != actionStorePlan || s.hasPlan() && !recorded && !s.unusablePlan(), "a plan is stored once")
 	promise(!ours || !s.hasOperation() || final || d.action == actionFollow || d.action == actionCancel, "what runs is followed to its end")
@@ -336,7 +345,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(!finishes || s.nothingRuns(), "nothing that may run is given up")
 	promise(!finishes || slices.Contains(s.endings(permanent), d.reason), "an end without result says what is known")
 	promise(!finishes || isDeleted || s.life != "new" || permanent, "only what an edit can mend ends an Update that never ran")
-	promise(isDeleted || s.life != "new" || s.hasOperation() || slices.Contains([]action{actionStart, actionWait, actionFinish, actionStorePlan}, d.action), "what was not started waits or starts")
+	promise(isDeleted || s.life != "new" || s.hasOperation() || slices.Contains([]action{actionStart, actionWait, actionFinish, actionStorePlan, actionQueue, actionWake}, d.action), "what was not started waits or starts")
 	promise(d.action != actionWait && !finishes || d.reason != "" && d.message != "", "who waits or gives up says why")
 	promise(s.request != "secret missing" || !s.startable() || d.reason == pulumiv1.SecretNotFoundReason, "what is missing is named")
 	promise(s.request != "complete" || !s.startable() || starts, "what has all that it needs is started")
@@ -401,7 +410,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 		t.Errorf("%d of %d states: %s", count, states, name)
 	}
 	for _, expected := range []action{actionFinalize, actionFinish, actionRecord, actionFollow, actionCancel, actionReconnect, actionStart, actionWait,
-		actionStorePlan, actionRepeat} {
+		actionStorePlan, actionRepeat, actionQueue, actionWake} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(begin).Round(time.Millisecond), reached)

@@ -36,6 +36,7 @@ func ready(changes ...func(*observation)) *observation {
 			Status: autov1alpha1.WorkspaceStatus{ObservedGeneration: 2},
 		},
 		artifact: artifactView{ready: true},
+		turn:     turnView{asked: true},
 		request:  &agentpb.StartOperationRequest{},
 	}
 	conditions.MarkTrue(o.workspace, autov1alpha1.WorkspaceReady, autov1alpha1.SucceededReason, "ready")
@@ -168,6 +169,11 @@ func TestDecide(t *testing.T) {
 			action: actionWait, reason: "TransientFailure", wake: byTime, after: time.Minute},
 		{name: "agent not found yet", o: ready(agentFails(agentruntime.ErrNoAgent)), action: actionWait, reason: "TransientFailure", wake: byTime, after: time.Second},
 
+		{name: "agent that rests", o: ready(agentFails(agentruntime.ErrResting)), action: actionWake, wake: byDecision},
+		{name: "agent that rests, of an update that was deleted", o: ready(deleted(0), agentFails(agentruntime.ErrResting)), action: actionWake, wake: byDecision},
+		{name: "agent that rests although it was woken", o: ready(agentFails(agentruntime.ErrResting), func(o *observation) { o.woken = true }),
+			action: actionWait, reason: "TransientFailure", wake: byTime, after: time.Second},
+
 		{name: "artifact being fetched", o: ready(func(o *observation) { o.artifact.ready = false }),
 			action: actionWait, reason: autov1alpha1.ArtifactPendingReason, wake: byFetch},
 		{name: "artifact being fetched again", o: ready(func(o *observation) { o.artifact.ready = false }, waiting(pulumiv1.ArtifactDigestMismatchReason, time.Minute)),
@@ -231,7 +237,10 @@ func TestDecide(t *testing.T) {
 			action: actionWait, reason: "TransientFailure", wake: byTime, after: 2 * time.Second},
 		{name: "deleted where the agent never answers", o: ready(started, deleted(unreachableAgentTimeout+time.Second), agentFails(unavailable)),
 			action: actionFinish, reason: "Canceled", wake: byNothing, message: "is not known"},
-		{name: "not its turn yet", o: ready(func(o *observation) { o.turn, o.request = turnView{place: 30, limit: 8, again: 30 * time.Second}, nil }),
+		{name: "turn not asked for yet", o: ready(func(o *observation) { o.turn, o.request = turnView{}, nil }), action: actionQueue, wake: byDecision},
+		{name: "not its turn yet", o: ready(func(o *observation) {
+			o.turn, o.request = turnView{asked: true, place: 30, limit: 8, again: 30 * time.Second}, nil
+		}),
 			action: actionWait, reason: autov1alpha1.QueuedReason, wake: byTurn, after: 30 * time.Second, message: "place 30 in the queue, 8 operations"},
 		{name: "start while the agent is busy", o: ready(startFails(refusal(client.ErrBusy))), action: actionWait, reason: autov1alpha1.QueuedReason, wake: byTime, after: busyInterval},
 		{name: "start of what is invalid", o: ready(startFails(refusal(client.ErrInvalid))), action: actionFinish, reason: "ConfigInvalid", wake: byNothing},

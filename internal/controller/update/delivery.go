@@ -7,6 +7,7 @@ import (
 	"time"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/internal/throughput"
 )
@@ -35,7 +36,7 @@ func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace
 	if wanted.url != "" {
 		ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
 		defer cancel()
-		agent, err := r.Runtime.Connect(ctx, workspace)
+		agent, err := agentruntime.Awake(ctx, r.Runtime, workspace)
 		if err != nil {
 			return err
 		}
@@ -53,7 +54,7 @@ func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace
 	defer func() { err = errors.Join(err, file.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, deliveryTime(file.Size))
 	defer cancel()
-	agent, err := r.Runtime.Connect(ctx, workspace)
+	agent, err := agentruntime.Awake(ctx, r.Runtime, workspace)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func TestEveryWaitIsInAPhase(t *testing.T) {
 		"no workspace":            {noWorkspace, metrics.PhaseWorkspace},
 		"no agent":                {func(o *observation) { o.agent.err = agentruntime.ErrNoAgent }, metrics.PhaseWorkspace},
 		"another update is ahead": {func(o *observation) { o.ahead = "first" }, metrics.PhaseQueue},
-		"not its turn":            {func(o *observation) { o.turn = turnView{place: 1, limit: 1} }, metrics.PhaseQueue},
+		"not its turn":            {func(o *observation) { o.turn = turnView{asked: true, place: 1, limit: 1} }, metrics.PhaseQueue},
 		"the agent is busy":       {func(o *observation) { o.startError = client.ErrBusy }, metrics.PhaseQueue},
 		"artifact on its way":     {func(o *observation) { o.artifact.ready = false }, metrics.PhaseFetch},
 		"artifact refused":        {func(o *observation) { o.artifact = artifactView{err: errors.New("x")} }, metrics.PhaseFetch},

@@ -41,8 +41,11 @@ type observation struct {
 	source *autov1alpha1.UpdateSource
 	// artifact is the state of the artifact in the store.
 	artifact artifactView
-	// turn is the slot of the Update, or its place in the queue for operations. While the Update waits there, nothing more is read.
+	// turn is the slot of the Update, or its place in the queue for operations. The fields above agent, and from here on, are read when the
+	// Update has a slot.
 	turn turnView
+	// woken is true when an agent that rested was started so that it can be asked.
+	woken bool
 	// request is the operation as the agent gets it; nil when requestError is why the operation cannot be described.
 	request      *agentpb.StartOperationRequest
 	requestError error
@@ -80,7 +83,8 @@ type artifactView struct {
 	err error
 }
 
-// observe gathers what a decision is made from, the cheap facts first. It stops where the rest cannot matter any more.
+// observe gathers what a decision is made from, the cheap facts first. It stops where the rest cannot matter. For an operation that can start,
+// it stops before the agent is asked: an operation needs a slot first, which actionQueue gives it.
 func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (*observation, error) {
 	o := &observation{now: time.Now(), update: update}
 	if update.IsComplete() || isAbandoned(update) {
@@ -91,7 +95,7 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 		return nil, err
 	}
 	// If the operation may have been started, its agent is asked in any case. Otherwise only an agent that is ready can have it.
-	mayHaveStarted := !update.DeletionTimestamp.IsZero() || update.HasStarted() || pulumiv1.CancelRequested(update)
+	mayHaveStarted := mayHaveStarted(update)
 	o.inOtherShard = o.workspace != nil && !r.Shard.Has(o.workspace) && !update.HasStarted()
 	if o.workspace != nil && !o.inOtherShard && !mayHaveStarted {
 		if err := r.observeApproval(ctx, o); err != nil || o.approval.problem != "" {
@@ -102,36 +106,38 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 		return o, nil
 	}
 	if mayHaveStarted {
-		o.agent = r.askAgent(ctx, o.workspace, update)
-		o.stored = r.background.storedPlan(update)
-		return o, nil
+		return o, r.observeAgent(ctx, o)
 	}
 	if o.ahead, err = r.updateAhead(ctx, update); err != nil || o.ahead != "" {
 		return o, err
 	}
-	if err := r.observeSource(ctx, o); err != nil || !o.artifact.ready {
-		return o, err
+	return o, r.observeSource(ctx, o)
+}
+
+// mayHaveStarted reports whether an agent may know the operation of an Update that is not complete.
+func mayHaveStarted(update *autov1alpha1.Update) bool {
+	return !update.DeletionTimestamp.IsZero() || update.HasStarted() || pulumiv1.CancelRequested(update)
+}
+
+// observeAgent asks the agent for the operation. If the agent does not know it, it reads what the operation needs to start. An agent can know
+// the operation of an Update that has not started: the controller may have ended before it wrote the start into the status.
+func (r *Reconciler) observeAgent(ctx context.Context, o *observation) (err error) {
+	o.agent = r.askAgent(ctx, o.workspace, o.update)
+	if mayHaveStarted(o.update) || o.agent.err != nil || o.agent.operation != nil {
+		o.stored = r.background.storedPlan(o.update)
+		return nil
 	}
-	if o.turn, err = r.turns.ask(ctx, r, update, o.now); err != nil || o.turn.place > 0 {
-		return o, err
-	}
-	// The agent is asked only when it is the Update's turn, because an idle agent is started for this. It knows the operation if the
-	// controller ended before it wrote the start into the status.
-	if o.agent = r.askAgent(ctx, o.workspace, update); o.agent.err != nil || o.agent.operation != nil {
-		o.stored = r.background.storedPlan(update)
-		return o, nil
-	}
-	if o.plan, err = r.observePlan(ctx, update, o.approval.plan); err != nil || o.plan.problem != nil {
-		return o, err
+	if o.plan, err = r.observePlan(ctx, o.update, o.approval.plan); err != nil || o.plan.problem != nil {
+		return err
 	}
 	if !r.agentHasArtifact(ctx, o) {
-		o.startError, o.delivery = client.ErrSourceMissing, r.background.takeDelivery(update)
-		return o, nil
+		o.startError, o.delivery = client.ErrSourceMissing, r.background.lastDelivery(o.update)
+		return nil
 	}
-	inputs := &inputReader{reader: r.Live, namespace: update.Namespace, pods: r.Pods, watcher: r.References}
+	inputs := &inputReader{reader: r.Live, namespace: o.update.Namespace, pods: r.Pods, watcher: r.References}
 	o.request, o.requestError = describeOperation(ctx, o, inputs)
 	o.references = references.Digest(inputs.versions)
-	return o, nil
+	return nil
 }
 
 // workspaceOf returns the Workspace of the Update, nil when there is none.

@@ -57,6 +57,8 @@ func newTurns(limit int, pods bool, background *background) *turns {
 
 // turnView is the slot of an Update, or its place in the queue for operations.
 type turnView struct {
+	// asked is true when the Update has a slot or a place.
+	asked bool
 	// place is zero when the operation may run, and otherwise the place in the queue that the status shows; 1 is the next one.
 	place int
 	// limit is how many operations may run.
@@ -79,13 +81,15 @@ func interval(place int) time.Duration {
 // ask gives the Update a slot or a place in the queue, which it keeps until it leaves.
 func (t *turns) ask(ctx context.Context, reader ctrlclient.Reader, update *autov1alpha1.Update, now time.Time) (view turnView, err error) {
 	if t == nil {
-		return turnView{}, nil
+		return turnView{asked: true}, nil
 	}
 	if err := t.countRunning(ctx, reader); err != nil {
 		return turnView{}, err
 	}
 	key := ctrlclient.ObjectKeyFromObject(update)
-	return t.show(key, t.slots.Ask(key, isUrgent(update)), now), nil
+	view = t.show(key, t.slots.Ask(key, isUrgent(update)), now)
+	view.asked = true
+	return view, nil
 }
 
 // countRunning gives slots to the operations that an earlier controller started. It does so once.

@@ -33,6 +33,8 @@ func (u *unreachable) Connect(context.Context, *autov1alpha1.Workspace) (*client
 	return nil, agentruntime.ErrNoAgent
 }
 
+func (u *unreachable) Wake(context.Context, *autov1alpha1.Workspace) error { return nil }
+
 func (u *unreachable) Delete(context.Context, types.NamespacedName) error { return nil }
 
 func (u *unreachable) Events() <-chan event.GenericEvent { return u.events }
