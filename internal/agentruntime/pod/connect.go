@@ -62,6 +62,15 @@ func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace
 // Wake does nothing: Ensure starts and ends pods.
 func (r *Runtime) Wake(context.Context, *autov1alpha1.Workspace) error { return nil }
 
+// keepConnection looks for an agent that the kubelet has not reported yet, and makes sure that the connection to an agent that runs is the one
+// to use. The observation has the results.
+func (r *Runtime) keepConnection(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation) (err error) {
+	if o.answered = r.foundAgent(workspace, o); o.ownsRunningAgent() {
+		o.renewing, err = r.renewConnection(ctx, workspace, o)
+	}
+	return err
+}
+
 // renewConnection opens a connection to the agent with the certificate that was just read, unless there is one. When the Secret was created
 // again, the old connection stays in use until the kubelet has given the new key to the agent. pending reports whether that is still to
 // come.

@@ -42,6 +42,8 @@ type action string
 const (
 	// actionNone leaves everything as it is.
 	actionNone action = ""
+	// actionQueue asks for a place among the few pods that are replaced at the same time. Then decide is called again.
+	actionQueue action = "queue"
 	// actionRetryCreation makes the StatefulSet controller try at once to create the pod.
 	actionRetryCreation action = "retry creation"
 	// actionAnnounce only shows in the status that the pod is about to be replaced, so that no new operation starts.
@@ -159,6 +161,8 @@ func decideOnAgent(o *observation, status agentruntime.Status) decision {
 	switch {
 	case !o.statefulSetIsApplied():
 		return decision{status: status}
+	case !o.rollAsked:
+		return decision{status: status, action: actionQueue}
 	case !o.agentRuns():
 		status.RetryAfter = 0
 		return decision{status: status, action: actionReplace}

@@ -40,7 +40,7 @@ func observed(changes ...func(*observation)) *observation {
 			}},
 		},
 	}
-	o := &observation{now: noon, wanted: upToDate, address: "app:50051", statefulSet: set, pod: pod, mayRoll: true}
+	o := &observation{now: noon, wanted: upToDate, address: "app:50051", statefulSet: set, pod: pod, rollAsked: true, mayRoll: true}
 	for _, change := range changes {
 		change(o)
 	}

@@ -79,12 +79,12 @@ type observation struct {
 	events []corev1.Event
 	// agent is the agent's answer to whether the pod may be removed. See needsAnswer.
 	agent agentAnswer
-	// mayRoll is true when the pod is among the few that may be replaced now for the agent of this controller. See rollout.
-	mayRoll bool
-	// answered is true when a probe found the agent before the kubelet reported that its container runs.
-	answered bool
-	// renewing is true when the agent does not have the key pair yet that is in the Secret now.
-	renewing bool
+	// rollAsked is true when the pod has a place among the few that are replaced for the agent of this controller at the same time, or waits for
+	// one. mayRoll is true when it has the place. See rollout.
+	rollAsked, mayRoll bool
+	// answered is true when a probe found the agent before the kubelet reported that its container runs. renewing is true when the agent does not
+	// have the key pair yet that is in the Secret now. See keepConnection.
+	answered, renewing bool
 	// announcedAt is the time since which the status says that the pod is about to be replaced; zero when it does not.
 	announcedAt time.Time
 }
@@ -105,13 +105,6 @@ func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alph
 	if o.events, err = r.readEvents(ctx, workspace, o); err != nil {
 		return err
 	}
-	o.answered = r.foundAgent(workspace, o)
-	if o.ownsRunningAgent() {
-		if o.renewing, err = r.renewConnection(ctx, workspace, o); err != nil {
-			return err
-		}
-	}
-	o.mayRoll = o.pod != nil && o.agentIsOutdated() && o.statefulSetIsApplied() && r.rollout.begin(keyOf(workspace))
 	if needsAnswer(o) {
 		o.agent = r.askAgent(ctx, t, workspace, o.now)
 	}

@@ -1,8 +1,8 @@
 // Package pod runs the agents of workspaces in pods. Each Workspace owns a StatefulSet with one pod, a headless Service, and a Secret with
 // the agent's key pair.
 //
-// Ensure first applies these objects (objects.go, act.go). Then it observes the pod (observe.go), decides in a pure function what the
-// status is and what to do (decide.go, explain.go), and acts on the decision (act.go). It watches pods and StatefulSets, so that it notices
+// Ensure first applies these objects (objects.go, act.go) and takes care of the connection to the agent (connect.go). Then it observes the pod
+// (observe.go), decides in a pure function what the status is and what to do (decide.go, explain.go), and acts on the decision (act.go). It watches pods and StatefulSets, so that it notices
 // at once when a pod is lost, and reads again after a time what it cannot watch. Only this package replaces a pod, never the StatefulSet
 // controller, because an operation may be running in it.
 package pod
@@ -134,6 +134,9 @@ func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace,
 	defer t.mu.Unlock()
 	o, err := r.applyObjects(ctx, t, workspace, idle)
 	if err == nil {
+		err = r.keepConnection(ctx, workspace, o)
+	}
+	if err == nil {
 		err = r.observe(ctx, t, workspace, o)
 	}
 	if refusal := refusalStatus(err); refusal != nil {
@@ -142,7 +145,15 @@ func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace,
 	if err != nil {
 		return agentruntime.Status{}, err
 	}
-	return r.act(ctx, t, workspace, o, decide(o))
+	d := decide(o)
+	if d.action == actionQueue {
+		o.rollAsked, o.mayRoll = true, r.rollout.begin(keyOf(workspace))
+		if err := r.observe(ctx, t, workspace, o); err != nil {
+			return agentruntime.Status{}, err
+		}
+		d = decide(o)
+	}
+	return r.act(ctx, t, workspace, o, d)
 }
 
 // Delete forgets the Workspace. The garbage collector removes its objects, because the Workspace owned them. Delete returns ErrEnding while
