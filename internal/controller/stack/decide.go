@@ -55,8 +55,10 @@ type observation struct {
 	noWorkspace bool
 	// otherShard is set as long as the Workspace and the Updates belong to another shard.
 	otherShard *otherShard
+	// moving is true when they can be taken over now, or when the cache does not have all of them yet. Then nothing more is read.
+	moving bool
 	// update is the Stack's Update that is not finished, or finished but not recorded in the status yet; nil when there is none. If there is
-	// one, the status names it, see restoreStatus.
+	// one, the status names it, see repair.
 	update *autov1alpha1.Update
 	// driftCheck is the Update that looks for drift; nil when there is none.
 	driftCheck *autov1alpha1.Update
@@ -121,6 +123,8 @@ const (
 	actionSuspend action = "suspend"
 	// actionRelease removes the finalizer.
 	actionRelease action = "release"
+	// actionTakeOver takes over the Workspace and the Updates from another shard, and has the Stack observed again.
+	actionTakeOver action = "take over"
 )
 
 // waker names what brings a Stack back to the controller, besides the time in the decision.
@@ -175,6 +179,8 @@ type decision struct {
 	withoutSource bool
 	// after is when to come back; zero leaves it to a watch.
 	after time.Duration
+	// plan is what becomes of the plan in the status: what approvers decided about it counts in this decision already.
+	plan *pulumiv1.PlanStatus
 }
 
 // keysAndValues returns what is logged about the decision. docs/conditions.md lists the possible wakers of each reason.
@@ -182,8 +188,23 @@ func (d decision) keysAndValues() []any {
 	return []any{"action", d.action, "waker", d.wake, "after", d.after.String(), "reason", d.reason, "message", d.message}
 }
 
-// decide chooses the one action of a reconcile.
+// decide chooses the one action of a reconcile, and what becomes of the plan.
 func decide(o observation) decision {
+	plan := o.stack.Status.Plan
+	if o.moving {
+		return decision{action: actionTakeOver, wake: byTime, after: outdatedInterval, plan: plan}
+	}
+	if plan != nil {
+		plan = nextPlan(o)
+		judged := *o.stack
+		judged.Status.Plan, o.stack = plan, &judged
+	}
+	d := decideOnAction(o)
+	d.plan = plan
+	return d
+}
+
+func decideOnAction(o observation) decision {
 	switch {
 	case o.update != nil:
 		return decideOnUpdate(o)

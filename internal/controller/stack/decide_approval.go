@@ -97,17 +97,14 @@ func enforcement(stack *pulumiv1.Stack) autov1alpha1.PlanEnforcement {
 	return cmp.Or(stack.Spec.Approval.Enforce, autov1alpha1.EnforcePlan)
 }
 
-// followApprovals records in the plan what approvers decided about it, before anything else is decided.
-func followApprovals(o *observation) {
+// nextPlan returns the plan in the status with what approvers decided about it.
+func nextPlan(o observation) *pulumiv1.PlanStatus {
 	plan := o.stack.Status.Plan
-	if plan == nil {
-		return
-	}
 	next := plans.Next(*plan, plans.Situation{
 		Policy: o.stack.Spec.Approval, Approvals: o.approvals, Running: o.update != nil && o.update.HasStarted(),
-		Unwanted: plan.Operation == pulumiv1.ApprovedDriftCorrection && openPlan(*o) == nil, Now: o.now,
+		Unwanted: plan.Operation == pulumiv1.ApprovedDriftCorrection && openPlan(o) == nil, Now: o.now,
 	})
-	o.stack.Status.Plan = &next
+	return &next
 }
 
 // staleDue returns when a plan may be made again after one that was out of date: at once the first time.

@@ -49,6 +49,13 @@ func decidedOn(decision autov1alpha1.ApprovalDecision, by string, changes ...fun
 func approvedBy(by string) func(*observation) { return decidedOn(autov1alpha1.ApprovalApprove, by) }
 func rejectedBy(by string) func(*observation) { return decidedOn(autov1alpha1.ApprovalReject, by) }
 
+// settlePlan puts what the next decision says about the plan into the status.
+func settlePlan(o *observation) {
+	if o.stack.Status.Plan != nil {
+		o.stack.Status.Plan = nextPlan(*o)
+	}
+}
+
 func TestChangesAreCarriedOutAsTheyWereApproved(t *testing.T) {
 	const makes, applies = "a plan is made", "the plan is carried out"
 	policy := func(change func(*pulumiv1.ApprovalPolicy)) func(*observation) {
@@ -110,7 +117,7 @@ func TestChangesAreCarriedOutAsTheyWereApproved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			followApprovals(tt.given)
+			settlePlan(tt.given)
 			d := decide(*tt.given)
 			got := d.reason
 			switch {
@@ -130,7 +137,7 @@ func TestChangesAreCarriedOutAsTheyWereApproved(t *testing.T) {
 func TestDeletionHasAPlanOfItsDestroy(t *testing.T) {
 	g := NewWithT(t)
 	o := guarded(pulumiv1.PlanPending, approvedBy("alice"), toDestroy)
-	followApprovals(o)
+	settlePlan(o)
 	d := decide(*o)
 	g.Expect(d.plans).To(BeTrue(), "what was approved is an update")
 	o.workspace, o.desired = &autov1alpha1.Workspace{}, &desired{}
@@ -157,8 +164,8 @@ func TestApprovalsAreOfDistinctPeopleAndBounded(t *testing.T) {
 	for name := range strings.SplitSeq("bcdefghijklmnopq", "") {
 		approvedBy(name)(o)
 	}
-	followApprovals(o)
-	followApprovals(o)
+	settlePlan(o)
+	settlePlan(o)
 	approvals := o.stack.Status.Plan.Approvals
 	g.Expect(approvals).To(HaveLen(plans.MaxApprovals))
 	g.Expect(slices.IndexFunc(approvals[1:], func(item pulumiv1.PlanApproval) bool { return item.By == "alice" })).To(Equal(-1))
@@ -281,7 +288,7 @@ func TestApprovedValuesAreThoseOfThePlanThatWasCarriedOut(t *testing.T) {
 func TestPlanIsMadeAgainWhenItsArtifactIsGone(t *testing.T) {
 	waiting := func(reason string) *observation {
 		o := guarded(pulumiv1.PlanApproved, approvedBy("alice"))
-		followApprovals(o)
+		settlePlan(o)
 		plan := o.stack.Status.Plan
 		plan.Commit = "sha256:b"
 		o.artifact = &source.Artifact{Digest: "sha256:b", Revision: "main@sha1:b"}
@@ -446,7 +453,7 @@ func TestNothingIsCarriedOutThatWasNotApproved(t *testing.T) {
 			if o.update != nil && o.stack.Status.Plan != nil && s.kind != autov1alpha1.UpdateTypePreview {
 				o.update.Spec.Plan = &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest}
 			}
-			followApprovals(&o)
+			settlePlan(&o)
 			d := decide(o)
 			has := o.stack.Status.Plan
 			approved := has != nil && has.State == pulumiv1.PlanApproved && strings.HasSuffix(name, ", approved")

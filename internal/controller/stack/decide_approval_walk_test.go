@@ -104,13 +104,14 @@ func (w *approvalSimulation) reconcile(cutOff bool) {
 		}
 	}
 	followGeneration(w.stack)
-	followApprovals(o)
 	d := decide(*o)
+	w.stack.Status.Plan = d.plan
 	if d.action == actionRecord {
-		if _, err := (&Reconciler{Live: w}).record(context.Background(), o, o.update); err != nil {
+		if _, err := (&Reconciler{Live: w}).record(context.Background(), o); err != nil {
 			w.wrong = append(w.wrong, err.Error())
 		}
 		d = decide(*o)
+		w.stack.Status.Plan = d.plan
 	}
 	w.act(o, d)
 	w.decided = d

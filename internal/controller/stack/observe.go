@@ -18,9 +18,20 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 )
 
-// observe reads what a decision is made from, except for the Updates, which observeUpdates reads before, and the content of the artifact,
-// which observeContent reads only for decisions that depend on it.
+// observe reads what a decision is made from, except for the content of the artifact, which observeContent reads only for decisions that
+// depend on it.
 func (r *Reconciler) observe(ctx context.Context, o *observation) error {
+	if err := r.observeShard(ctx, o); err != nil || o.moving {
+		return err
+	}
+	if err := r.observeUpdates(ctx, o); err != nil {
+		return err
+	}
+	if o.otherShard != nil && o.update == nil {
+		// The operation in the other shard ended just now.
+		o.otherShard, o.moving = nil, true
+		return nil
+	}
 	o.desired, o.specProblem = r.desire(o.stack)
 	for _, read := range []func(context.Context, *observation) error{
 		r.observeReferences, r.observeSource, r.observeWorkspace, r.observeDependencies, r.observeDependents, r.observeApprovals,
@@ -206,9 +217,13 @@ func (r *Reconciler) observeReferences(ctx context.Context, o *observation) (err
 }
 
 func (r *Reconciler) observeSource(ctx context.Context, o *observation) error {
+	// What is asked of the source depends on what was deployed and what runs, as the status should say.
+	repaired := *o
+	repaired.stack = o.stack.DeepCopy()
+	restoreStatus(&repaired)
 	var err error
-	if needsSource(o.stack) {
-		o.artifact, err = r.Sources.Resolve(ctx, o.stack)
+	if needsSource(repaired.stack) {
+		o.artifact, err = r.Sources.Resolve(ctx, repaired.stack)
 	} else {
 		r.Sources.Forget(client.ObjectKeyFromObject(o.stack))
 		if !hasSource(o.stack) && o.stack.DeletionTimestamp.IsZero() {
@@ -325,14 +340,4 @@ func (r *Reconciler) observeContent(ctx context.Context, o *observation) error {
 		o.content.digest, o.content.unmatched = found.Digest, found.Unmatched
 	}
 	return nil
-}
-
-// followVerification records in the status what Flux has verified, and forgets it when Flux refuses it.
-func followVerification(o *observation) {
-	switch {
-	case o.verified:
-		o.stack.Status.VerifiedDigest = o.artifact.Digest
-	case o.sourceProblem != nil && o.sourceProblem.Revoked:
-		o.stack.Status.VerifiedDigest = ""
-	}
 }

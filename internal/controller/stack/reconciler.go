@@ -187,45 +187,37 @@ func soonest(a, b time.Duration) time.Duration {
 	return a
 }
 
-// reconcile changes the status in memory only. A finished Update is recorded first; then there is a new decision to make. Content is
-// looked up only for a decision that depends on it.
-func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (result outcome, err error) {
+// reconcile reads, repairs what the status should say, decides and acts. It changes the status in memory only. A finished Update is recorded
+// first; then there is a new decision to make. Content is looked up only for a decision that depends on it.
+func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outcome, error) {
 	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter, shownPlan: shownPlan(stack)}
-	if moved, err := r.adoptFromShard(ctx, o); err != nil || moved {
-		return outcome{after: outdatedInterval}, err
+	err := r.observe(ctx, o)
+	if err == nil {
+		repair(o)
 	}
-	if err := r.observeUpdates(ctx, o); err != nil {
-		return outcome{}, err
-	}
-	if o.otherShard != nil && o.update == nil {
-		// The operation in the other shard ended just now.
-		return outcome{after: outdatedInterval}, nil
-	}
-	restoreStatus(o)
-	if err := r.observe(ctx, o); err != nil {
-		return outcome{}, err
-	}
-	adoptOperatorStatus(o)
-	followGeneration(stack)
-	followVerification(o)
-	followApprovals(o)
-	finished, decided := o.update, decide(*o)
-	recorded, planned, earlier := decided.action == actionRecord, false, stack.Status.LastUpdate
-	if recorded {
-		if planned, err = r.record(ctx, o, finished); err != nil {
-			return outcome{}, err
+	var ended *endedUpdate
+	for err == nil {
+		d := decide(*o)
+		stack.Status.Plan = d.plan
+		switch {
+		case d.action == actionRecord:
+			ended, err = r.record(ctx, o)
+		case d.needsContent(o):
+			err = r.observeContent(ctx, o)
+		case d.action == actionTakeOver:
+			return outcome{after: d.after}, r.takeOver(ctx, o)
+		default:
+			return r.carryOut(ctx, o, d, ended)
 		}
-		decided = decide(*o)
 	}
-	if decided.needsContent(o) {
-		if err := r.observeContent(ctx, o); err != nil {
-			return outcome{}, err
-		}
-		decided = decide(*o)
-	}
-	ctrl.LoggerFrom(ctx).V(1).Info("decided", decided.keysAndValues()...)
-	last, drift := stack.Status.LastUpdate, decideOnDrift(*o, decided)
-	result, err = r.act(ctx, o, decided)
+	return outcome{}, err
+}
+
+// carryOut acts on the last decision of a reconcile, and on drift. ended is the Update that was recorded before; nil when there is none.
+func (r *Reconciler) carryOut(ctx context.Context, o *observation, d decision, ended *endedUpdate) (outcome, error) {
+	ctrl.LoggerFrom(ctx).V(1).Info("decided", d.keysAndValues()...)
+	last, drift := o.stack.Status.LastUpdate, decideOnDrift(*o, d)
+	result, err := r.act(ctx, o, d)
 	if err == nil {
 		r.actOnDrift(ctx, o, drift, &result)
 	}
@@ -233,15 +225,15 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 		// Changes of the Update wake only the other controller.
 		result.after = r.WaitInterval
 	}
-	if recorded {
-		result.announcesSuccess = !planned && last.State == pulumiv1.StackUpdateSucceeded
+	if ended != nil {
+		result.announcesSuccess = !ended.planned && last.State == pulumiv1.StackUpdateSucceeded
 		result.then = slices.Insert(result.then, 0, func(ctx context.Context) error {
-			if planned {
-				r.announcePlan(stack, finished)
+			if ended.planned {
+				r.announcePlan(o.stack, ended.update)
 			} else {
-				r.announceResult(ctx, stack, earlier, last, finished)
+				r.announceResult(ctx, o.stack, ended.earlier, last, ended.update)
 			}
-			return r.pruneUpdates(ctx, stack, finished.Name)
+			return r.pruneUpdates(ctx, o.stack, ended.update.Name)
 		})
 	}
 	return result, err
@@ -255,21 +247,29 @@ func (r *Reconciler) forgetDuration(stack types.NamespacedName) {
 	}
 }
 
-// record records the end of the current Update in the status. planned is true when the end concerns only a plan and is not the result of an
-// update.
-func (r *Reconciler) record(ctx context.Context, o *observation, finished *autov1alpha1.Update) (planned bool, err error) {
-	if planned, err = r.recordPlan(ctx, o, finished); err != nil {
-		return false, err
+// endedUpdate is an Update whose end a reconcile has recorded.
+type endedUpdate struct {
+	update *autov1alpha1.Update
+	// planned is true when the end concerns only a plan and is not the result of an update.
+	planned bool
+	// earlier is the result that the status had before.
+	earlier *pulumiv1.StackUpdateStatus
+}
+
+// record records the end of the current Update in the status, and takes the Update out of the observation.
+func (r *Reconciler) record(ctx context.Context, o *observation) (ended *endedUpdate, err error) {
+	ended = &endedUpdate{update: o.update, earlier: o.stack.Status.LastUpdate}
+	if ended.planned, err = r.recordPlan(ctx, o, o.update); err != nil {
+		return nil, err
 	}
-	if !planned {
-		if err := r.recordResult(ctx, o.stack, finished); err != nil {
-			return false, err
+	if !ended.planned {
+		if err := r.recordResult(ctx, o.stack, o.update); err != nil {
+			return nil, err
 		}
 	}
 	followGeneration(o.stack)
 	o.update, o.now = nil, time.Now()
-	followApprovals(o)
-	return planned, nil
+	return ended, nil
 }
 
 // onlyStarted reports whether the reconcile changed nothing but that an update is in progress, or that its operation began. The Update

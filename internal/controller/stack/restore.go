@@ -17,6 +17,29 @@ import (
 // A status may have been written by another controller, or lost: backups leave it out, and it can be edited. It is corrected here, in
 // memory, before anything is decided.
 
+// repair corrects what the status says with what was observed.
+func repair(o *observation) {
+	if o.moving {
+		return // the observation is not complete
+	}
+	// First come what is deployed and which Update runs: the next steps change what the status says about them.
+	restoreStatus(o)
+	// A status of the Pulumi Kubernetes Operator gets the digests by which the steps after this one compare.
+	adoptOperatorStatus(o)
+	followGeneration(o.stack)
+	followVerification(o)
+}
+
+// followVerification records in the status what Flux has verified, and forgets it when Flux refuses it.
+func followVerification(o *observation) {
+	switch {
+	case o.verified:
+		o.stack.Status.VerifiedDigest = o.artifact.Digest
+	case o.sourceProblem != nil && o.sourceProblem.Revoked:
+		o.stack.Status.VerifiedDigest = ""
+	}
+}
+
 // restoreStatus corrects the status where the annotations of the Stack, or its Updates, show that it is wrong or incomplete.
 func restoreStatus(o *observation) {
 	status := &o.stack.Status

@@ -31,43 +31,48 @@ type otherShard struct {
 	updates   []autov1alpha1.Update
 }
 
-// adoptFromShard takes over the Workspace and the Updates of a Stack that still belong to another shard. moved is true when they did, or
-// when the cache does not have the Workspace yet: the Stack has to be observed again when the cache has all of them. If they cannot be
-// taken over yet, adoptFromShard puts them into the observation.
-func (r *Reconciler) adoptFromShard(ctx context.Context, o *observation) (moved bool, err error) {
+// observeShard finds the Workspace and the Updates of a Stack that still belong to another shard.
+func (r *Reconciler) observeShard(ctx context.Context, o *observation) error {
 	if r.Shard == nil {
-		return false, nil
+		return nil
 	}
 	key := client.ObjectKeyFromObject(o.stack)
 	workspace := &autov1alpha1.Workspace{}
 	if err := r.Get(ctx, key, workspace, client.UnsafeDisableDeepCopy); err == nil || !apierrors.IsNotFound(err) {
-		return false, err
+		return err
 	}
 	if err := r.Live.Get(ctx, key, workspace); err != nil {
 		o.noWorkspace = apierrors.IsNotFound(err)
-		return false, client.IgnoreNotFound(err)
+		return client.IgnoreNotFound(err)
 	}
 	if !isOwn(o.stack, workspace) || !workspace.DeletionTimestamp.IsZero() {
-		return false, nil
+		return nil
 	}
 	if r.Shard.Has(workspace) {
-		return true, nil
+		o.moving = true // the cache does not have the Workspace yet
+		return nil
 	}
 	// Updates that the Stack does not own keep their labels: their creator decides which controller runs them.
 	own, err := r.listUpdates(ctx, o.stack)
 	if err != nil {
-		return false, err
+		return err
 	}
-	if !r.reachAll(ctx, workspace, own) {
-		o.otherShard = &otherShard{workspace: workspace, updates: own}
-		return false, nil
+	o.otherShard, o.moving = &otherShard{workspace: workspace, updates: own}, r.reachAll(ctx, workspace, own)
+	return nil
+}
+
+// takeOver gives the Stack's Workspace and Updates in another shard the labels of the Stack. There is nothing to do if the cache is behind, or
+// if the operation in the other shard has just ended.
+func (r *Reconciler) takeOver(ctx context.Context, o *observation) error {
+	if o.otherShard == nil {
+		return nil
 	}
-	for i := range own {
-		if err := r.adopt(ctx, o.stack, &own[i]); err != nil {
-			return false, err
+	for i := range o.otherShard.updates {
+		if err := r.adopt(ctx, o.stack, &o.otherShard.updates[i]); err != nil {
+			return err
 		}
 	}
-	return true, r.adopt(ctx, o.stack, workspace)
+	return r.adopt(ctx, o.stack, o.otherShard.workspace)
 }
 
 // maxUpdates bounds how many Updates of a Stack are taken over. Any user who may create Updates can claim that they belong to the Stack.

@@ -90,7 +90,8 @@ func findWakers(t *testing.T) wakers {
 			found.addDecision(d)
 		}
 	})
-	for _, state := range []pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanRejected, pulumiv1.PlanStale} {
+	found.addDecision(decide(*guarded(pulumiv1.PlanPending, rejectedBy("bob"))))
+	for _, state := range []pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanStale} {
 		found.addDecision(decide(*guarded(state, func(o *observation) { o.stack.Status.Plan.Stale, o.stack.Status.Plan.StaleSince = 2, new(ago(0)) })))
 	}
 	o := observation{stack: &pulumiv1.Stack{}, waitInterval: time.Second}

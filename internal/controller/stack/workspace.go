@@ -108,7 +108,7 @@ func (e *notOwnedError) Error() string {
 }
 
 // checkWorkspaceOwner returns a *notOwnedError when there is a Workspace with the Stack's name that must not be written. It asks the API
-// server, unless adoptFromShard did: the cache does not have the Workspaces of other shards.
+// server, unless observeShard did: the cache does not have the Workspaces of other shards.
 func (r *Reconciler) checkWorkspaceOwner(ctx context.Context, o *observation) error {
 	if o.noWorkspace {
 		return nil
