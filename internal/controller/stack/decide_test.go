@@ -292,8 +292,8 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 			o.stack.Status.Deployed = false
 		}), action: actionRelease},
 		{name: "an orphaned Stack goes", given: with(deleting(), orphaned), action: actionRelease},
-		{name: "a Stack whose objects are in another shard only takes them over", given: with(following("1"), edited, func(o *observation) { o.moving = true }), action: actionTakeOver},
-		{name: "a deleted one does so, too", given: with(deleting(), func(o *observation) { o.moving = true }), action: actionTakeOver},
+		{name: "a Stack whose objects are in another shard only takes them over", given: with(following("1"), edited, func(o *observation) { o.moving = true }), action: actionTakeOver, wakes: true},
+		{name: "a deleted one does so, too", given: with(deleting(), func(o *observation) { o.moving = true }), action: actionTakeOver, wakes: true},
 		{name: "a failed destroy is retried for ever", given: with(failed(30, 48*time.Hour), toDestroy, lastDestroys), action: actionUpdate},
 	})
 }

@@ -91,6 +91,7 @@ func findWakers(t *testing.T) wakers {
 		}
 	})
 	found.addDecision(decide(*guarded(pulumiv1.PlanPending, rejectedBy("bob"))))
+	found.addDecision(decide(*guarded(pulumiv1.PlanPending, rejectedBy("bob"), func(o *observation) { o.stack.Status.Plan.Cause = pulumiv1.PlanForResync })))
 	for _, state := range []pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanStale} {
 		found.addDecision(decide(*guarded(state, func(o *observation) { o.stack.Status.Plan.Stale, o.stack.Status.Plan.StaleSince = 2, new(ago(0)) })))
 	}
