@@ -42,8 +42,8 @@ IMAGE_REGISTRY ?=
 OUTPUT ?= dist
 release_settings = VERSION='$(VERSION)' IMAGE_REGISTRY='$(IMAGE_REGISTRY)' OUTPUT='$(OUTPUT)'
 
-# path prints the path of a tool and builds it first when it is not there.
-path = $(shell go run ./tests/tools/install $(1))
+# path prints the path of a tool and builds it first when it is not there. Make before 4.4 does not pass exported variables to it.
+path = $(shell GOTOOLCHAIN=$(GOTOOLCHAIN) go run ./tests/tools/install $(1))
 
 ##@ See it work
 

@@ -2760,7 +2760,7 @@ const file_agent_proto_rawDesc = "" +
 	"\fGetOperation\x12-.stackcontroller.agent.v1.GetOperationRequest\x1a#.stackcontroller.agent.v1.Operation\x12h\n" +
 	"\x0eWatchOperation\x12/.stackcontroller.agent.v1.WatchOperationRequest\x1a#.stackcontroller.agent.v1.Operation0\x01\x12h\n" +
 	"\x0fCancelOperation\x120.stackcontroller.agent.v1.CancelOperationRequest\x1a#.stackcontroller.agent.v1.Operation\x12v\n" +
-	"\x0fForgetOperation\x120.stackcontroller.agent.v1.ForgetOperationRequest\x1a1.stackcontroller.agent.v1.ForgetOperationResponseBCZAgithub.com/stack-controller/stack-controller/internal/agent/protob\x06proto3"
+	"\x0fForgetOperation\x120.stackcontroller.agent.v1.ForgetOperationRequest\x1a1.stackcontroller.agent.v1.ForgetOperationResponseBEZCgithub.com/stack-controller/stack-controller/internal/agent/agentpbb\x06proto3"
 
 var (
 	file_agent_proto_rawDescOnce sync.Once
