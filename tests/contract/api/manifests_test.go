@@ -112,7 +112,7 @@ func stored(t *testing.T, g Gomega, object *unstructured.Unstructured) *pulumiv1
 
 func TestProgramsInTheWholeLanguageAreStoredAsTheyAre(t *testing.T) {
 	g := NewWithT(t)
-	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "internal", "program", "testdata", "whole_language.json"))
+	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "internal", "source", "render", "testdata", "whole_language.json"))
 	g.Expect(err).NotTo(HaveOccurred())
 	found := stored(t, g, programObject(g, string(content)))
 	g.Expect(found.Program.Verbatim).To(MatchJSON(content))
