@@ -35,7 +35,7 @@ func writeTerminationMessage(reason error) {
 	if err != nil {
 		return // not in a container of Kubernetes
 	}
-	_, _ = fmt.Fprintln(file, "error:", reason) // an error cannot be reported any more
+	_, _ = fmt.Fprintln(file, "error:", reason) // an error can no longer be reported
 	_ = file.Close()
 }
 

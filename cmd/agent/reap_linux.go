@@ -14,7 +14,7 @@ func init() {
 }
 
 // reapOrphans waits for children that this process did not start but adopted when their parent ended, until done is closed. In a container
-// the agent is process 1, which adopts every orphan: those of pulumi, even when no operation runs any more, and those of a kubectl exec.
+// the agent is process 1, which adopts every orphan: those of pulumi, even when no operation runs any longer, and those of a kubectl exec.
 //
 // A child that os/exec started must be left to os/exec, because its exit status can be read only once. The kernel distinguishes them: a
 // child belongs to the thread that started it, and an orphan belongs to the first thread of its new parent, which is the main thread. Only

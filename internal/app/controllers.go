@@ -96,11 +96,11 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	}
 	// The cache has all Programs, because the Stacks of a shard may use any of them. This instance writes only to the Programs that the
 	// selector matches.
-	programs := &program.Reconciler{Client: mgr.GetClient(), Live: liveReader(mgr), EventRecorder: recorder, Selector: o.selector, Metrics: counted}
+	programs := &program.Reconciler{Client: mgr.GetClient(), APIReader: liveReader(mgr), EventRecorder: recorder, Selector: o.selector, Metrics: counted}
 	if err := programs.SetupWithManager(mgr, controllerOptions(o)); err != nil {
 		return err
 	}
-	approvals := &approval.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Live: liveReader(mgr), Shard: shard.New(o.selector)}
+	approvals := &approval.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, APIReader: liveReader(mgr), Shard: shard.New(o.selector)}
 	if err := approvals.SetupWithManager(mgr, controllerOptions(o)); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	sources, git := shared.sourceSet(o)
 	return (&update.Reconciler{
 		Client:        mgr.GetClient(),
-		Live:          liveReader(mgr),
+		APIReader:     liveReader(mgr),
 		EventRecorder: recorder,
 		Runtime:       shared.agents,
 		Store:         shared.store,
@@ -158,7 +158,7 @@ func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder recor
 			CheckoutTimeout:     o.git.checkoutTimeout,
 			Limits:              artifactLimits(o.artifacts),
 			AllowLocalAddresses: o.git.allowLocal,
-			Live:                liveReader(mgr),
+			APIReader:           liveReader(mgr),
 			Jitter:              float64(o.jitter.Percentage) / 100,
 			Log:                 ctrl.Log.WithName("git"),
 		}),
@@ -186,14 +186,14 @@ func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder recor
 func newSources(mgr ctrl.Manager, o *options) []source.Source {
 	return []source.Source{
 		&source.Flux{
-			Live:                    liveReader(mgr),
+			APIReader:               liveReader(mgr),
 			Mapper:                  mgr.GetRESTMapper(),
 			AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
 			DisableExternalArtifact: !o.externalArtifact,
 			// With the process runtime, everything runs on one machine and has one owner.
 			CheckLocations: o.workspace.runtime == runtimePod,
 		},
-		&source.Programs{Client: mgr.GetClient(), Live: liveReader(mgr)},
+		&source.Programs{Client: mgr.GetClient(), APIReader: liveReader(mgr)},
 	}
 }
 
@@ -220,7 +220,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 		Client:                  mgr.GetClient(),
 		EventRecorder:           shared.recorder,
 		Metrics:                 runtimectrl.NewMetrics(mgr, durations, pulumiv1.Finalizer),
-		Live:                    liveReader(mgr),
+		APIReader:               liveReader(mgr),
 		Sources:                 sources,
 		DefaultServiceAccount:   o.workspace.defaultServiceAccount,
 		AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
@@ -309,7 +309,7 @@ func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime
 	if o.workspace.runtime == runtimePod {
 		return pod.New(ctx, pod.Options{
 			Client:                mgr.GetClient(),
-			Live:                  liveReader(mgr),
+			APIReader:             liveReader(mgr),
 			Cache:                 mgr.GetCache(),
 			Config:                mgr.GetConfig(),
 			AgentImage:            o.workspace.agentImage,

@@ -8,7 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// takeAll takes until nothing may be taken any more.
+// takeAll takes until nothing may be taken any longer.
 func takeAll[T any](s *shares[T]) (taken []T) {
 	for item, ok := s.take(); ok; item, ok = s.take() {
 		taken = append(taken, item)

@@ -147,7 +147,7 @@ func (h *handBack) each(ctx context.Context, list client.ObjectList, do func(con
 	})
 }
 
-// doLatest calls do again, with the latest object, as long as it fails with a conflict. For an object that does not exist any more, there
+// doLatest calls do again, with the latest object, as long as it fails with a conflict. For an object that no longer exists, there
 // is nothing to do.
 func (h *handBack) doLatest(ctx context.Context, object client.Object, do func(context.Context, client.Object) error) error {
 	known := true

@@ -152,7 +152,7 @@ func TestNothingIsLeftOfTheWorkspacesOfStacks(t *testing.T) {
 	out, err := s.runFor(time.Second)
 	s.Expect(err).To(MatchError(And(ContainSubstring("1 Workspaces are not gone yet"), ContainSubstring("try again later"))), out)
 	s.read(stack)
-	s.Expect(isOurs(stack)).To(BeTrue(), "the status is handed back when no pod can run any more")
+	s.Expect(isOurs(stack)).To(BeTrue(), "the status is handed back when no pod can run any longer")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

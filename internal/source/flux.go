@@ -29,8 +29,8 @@ import (
 // Flux resolves sources that publish an artifact in their status: GitRepository, OCIRepository, Bucket,
 // ExternalArtifact, and any other custom resource of that shape which the controller may read.
 type Flux struct {
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server.
+	APIReader client.Reader
 	// Mapper finds the version of a kind that the API server serves, whatever version the Stack names.
 	Mapper apimeta.RESTMapper
 	// AllowCrossNamespaceRefs permits a source in another namespace than the Stack's.
@@ -124,7 +124,7 @@ func (f *Flux) Locate(ctx context.Context, namespace string, from *autov1alpha1.
 		return artifact.Reference{}, err
 	case found.Digest != from.Digest:
 		return artifact.Reference{}, waiting(pulumiv1.SourceNotReadyReason,
-			"%s %s does not publish the artifact %.160s (any more)", key.Kind, key.NamespacedName, from.Digest)
+			"%s %s does not publish the artifact %.160s (any longer)", key.Kind, key.NamespacedName, from.Digest)
 	}
 	return found.Reference, nil
 }
@@ -228,7 +228,7 @@ func (f *Flux) get(
 ) (object *unstructured.Unstructured, watched bool, err error) {
 	object = &unstructured.Unstructured{}
 	object.SetGroupVersionKind(gvk)
-	reader := f.Live
+	reader := f.APIReader
 	if !live {
 		if cached := f.watches.reader(gvk.GroupKind()); cached != nil {
 			reader, watched = cached, true
@@ -250,7 +250,7 @@ func (f *Flux) get(
 	case apierrors.IsForbidden(err):
 		return nil, watched, waiting(pulumiv1.AccessDeniedReason, "not allowed to read %s %s: %s", gvk.Kind, name, err)
 	case apimeta.IsNoMatchError(err):
-		return nil, watched, waiting(pulumiv1.SourceKindNotInstalledReason, "the cluster does not serve %s any more", gvk.GroupKind())
+		return nil, watched, waiting(pulumiv1.SourceKindNotInstalledReason, "the cluster no longer serves %s", gvk.GroupKind())
 	}
 	return nil, watched, fmt.Errorf("read %s %s: %w", gvk.Kind, name, err)
 }

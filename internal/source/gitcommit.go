@@ -47,7 +47,7 @@ func (c *gitCommit) Make(ctx context.Context, to io.Writer) error {
 }
 
 func (c *gitCommit) pack(ctx context.Context, to io.Writer) error {
-	remote, err := readRemote(ctx, c.git.options.Live, c.repo)
+	remote, err := readRemote(ctx, c.git.options.APIReader, c.repo)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (g *Git) describe(repo gitRepository, revision git.Revision) *autov1alpha1.
 
 // checkSecrets reads the Secrets of a repository, and fails with a *Problem when one is missing.
 func (g *Git) checkSecrets(ctx context.Context, repo gitRepository) error {
-	_, err := readRemote(ctx, g.options.Live, repo)
+	_, err := readRemote(ctx, g.options.APIReader, repo)
 	if failure := gitFailureOf(err, repo); failure != nil && failure.class != transientFailure {
 		return &failure.Problem
 	}

@@ -228,7 +228,7 @@ func TestSecretIsReadOncePerPoll(t *testing.T) {
 			reads++
 			return c.Get(ctx, key, object, options...)
 		}})
-	d := newDriver(t, GitOptions{Live: counting})
+	d := newDriver(t, GitOptions{APIReader: counting})
 	for range 50 {
 		for _, name := range []string{"a", "b", "c"} {
 			_, _ = d.stacks.Subscribe(queryOf(name, withSecret()))
@@ -245,7 +245,7 @@ func TestAPIServerThatFailsIsNoMissingSecret(t *testing.T) {
 		interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 			return failure
 		}})
-	d := newDriver(t, GitOptions{Live: failing})
+	d := newDriver(t, GitOptions{APIReader: failing})
 	query := queryOf("a", withSecret())
 	_, _ = d.stacks.Subscribe(query)
 	d.pollAll()

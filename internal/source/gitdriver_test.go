@@ -70,8 +70,8 @@ func newDriver(t *testing.T, options GitOptions, objects ...client.Object) *driv
 	d := &driver{WithT: NewWithT(t), t: t, time: clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))}
 	d.servers = &gitServers{revision: git.Revision{SHA: firstSHA, Ref: "refs/heads/main"}, now: d.time.Now}
 	d.client = fake.NewClientBuilder().WithObjects(objects...).Build()
-	if options.Live == nil {
-		options.Live = d.client
+	if options.APIReader == nil {
+		options.APIReader = d.client
 	}
 	d.Git = newGit(options, d.servers, d.time)
 	d.stacks = d.NewSubscriber()

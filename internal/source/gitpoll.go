@@ -170,7 +170,7 @@ func (g *Git) ask(ctx context.Context, p *poll) (result pollResult) {
 			result = pollResult{failure: gitFailureOf(errPanic, p.repo)}
 		}
 	}()
-	remote, err := readRemote(ctx, g.options.Live, p.repo)
+	remote, err := readRemote(ctx, g.options.APIReader, p.repo)
 	if err != nil {
 		return pollResult{failure: gitFailureOf(err, p.repo)}
 	}

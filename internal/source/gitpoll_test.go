@@ -206,7 +206,7 @@ func TestCommitIsNeverPolled(t *testing.T) {
 	d.Expect(d.problem(queryOf("a", branch("main"))).Pending).To(BeTrue())
 	d.Expect(d.commit(queryOf("a", branch("ABCDEF1111111111111111111111111111111111")))).To(Equal("abcdef1111111111111111111111111111111111"))
 	d.pass(time.Hour)
-	d.Expect(d.questions()).To(BeZero(), "nobody is subscribed to the branch any more")
+	d.Expect(d.questions()).To(BeZero(), "nobody is subscribed to the branch any longer")
 	d.Expect(d.polls).To(BeEmpty())
 	d.Expect(d.subscriptions).To(BeEmpty())
 }

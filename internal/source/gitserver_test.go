@@ -85,7 +85,7 @@ func newGitStage(t *testing.T) *gitStage {
 
 // restart runs a new Git without the state of the one before.
 func (s *gitStage) restart() {
-	s.git = NewGit(GitOptions{Live: s.client, AllowLocalAddresses: true, Timeout: 5 * time.Second, Dir: s.t.TempDir()})
+	s.git = NewGit(GitOptions{APIReader: s.client, AllowLocalAddresses: true, Timeout: 5 * time.Second, Dir: s.t.TempDir()})
 	s.stacks = s.git.NewSubscriber()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -40,12 +40,12 @@ const (
 	maxDescriptions = 4096
 )
 
-// GitOptions are the options of a Git. Fields other than Live have a default.
+// GitOptions are the options of a Git. Fields other than APIReader have a default.
 type GitOptions struct {
 	// Options are the options of the git client.
 	git.Options
-	// Live reads Secrets and ConfigMaps from the API server.
-	Live client.Reader
+	// APIReader reads Secrets and ConfigMaps from the API server.
+	APIReader client.Reader
 	// Jitter spreads the polls: each interval is longer or shorter by up to this part of it, between 0 and 1.
 	Jitter float64
 	// Log receives problems with repositories. By default nothing is logged.

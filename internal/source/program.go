@@ -33,9 +33,9 @@ const programTimeout = 30 * time.Second
 // Programs resolves Programs. The Program controller writes the digest of the artifact to the status of a Program. The artifact itself is
 // rendered when it is needed.
 type Programs struct {
-	// Client reads from a cache that has all Programs, Live from the API server.
-	Client client.Reader
-	Live   client.Reader
+	// Client reads from a cache that has all Programs, APIReader from the API server.
+	Client    client.Reader
+	APIReader client.Reader
 }
 
 var _ Source = &Programs{}
@@ -97,7 +97,7 @@ func programChanged(before, after *pulumiv1.Program) bool {
 func (p *Programs) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*Artifact, error) {
 	reader := p.Client
 	if live {
-		reader = p.Live
+		reader = p.APIReader
 	}
 	key := types.NamespacedName{Namespace: stack.Namespace, Name: stack.Spec.ProgramRef.Name}
 	found := &pulumiv1.Program{}
@@ -118,7 +118,7 @@ func (p *Programs) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool
 	}
 	return &Artifact{
 		Namespace: key.Namespace, URL: published.URL, Digest: published.Digest, Revision: published.Revision, Size: published.Size,
-		Maker:     &programMaker{p.Live, key, published.Digest},
+		Maker:     &programMaker{p.APIReader, key, published.Digest},
 		Published: published.LastUpdateTime.Time,
 		Origin:    autov1alpha1.UpdateSource{Program: &autov1alpha1.ProgramSource{Name: key.Name}},
 		Verification: Verification{Impossible: true,
@@ -142,7 +142,7 @@ func programNotReady(format string, args ...any) *Problem {
 // Maker fails with the kind NotFound.
 func (p *Programs) Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: from.Program.Name}
-	return artifact.Reference{Namespace: namespace, Digest: from.Digest, Maker: &programMaker{p.Live, key, from.Digest}}, nil
+	return artifact.Reference{Namespace: namespace, Digest: from.Digest, Maker: &programMaker{p.APIReader, key, from.Digest}}, nil
 }
 
 // Locate implements Source.

@@ -29,7 +29,7 @@ type Source interface {
 	IsUsedBy(stack *pulumiv1.Stack) bool
 	// Resolve returns the artifact that the source of the Stack offers now, from a cache unless live is set.
 	Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*Artifact, error)
-	// Forget is called when the Stack does not need a source of this kind, or does not need it any more.
+	// Forget is called when the Stack does not need a source of this kind, or no longer needs it.
 	Forget(stack types.NamespacedName)
 	// Key identifies the source of the Stack in an index; empty when Watch does not need the index.
 	Key(stack *pulumiv1.Stack) string
@@ -136,7 +136,7 @@ func (s *Set) of(stack *pulumiv1.Stack) Source {
 	return nil
 }
 
-// Forget is called when a stack does not need its source any more, because it is deleted or suspended.
+// Forget is called when a stack no longer needs its source, because it is deleted or suspended.
 func (s *Set) Forget(stack types.NamespacedName) {
 	for _, kind := range s.Sources {
 		kind.Forget(stack)

@@ -102,7 +102,7 @@ func TestDestroyThatFailsHalfWayGoesOnWhereItStopped(t *testing.T) {
 	failed := r.Await(says(pulumiv1.RetryingAfterFailureReason))
 	r.Expect(statuscheck.Message(failed)).To(And(HavePrefix("destroy failed (attempt 1)"), ContainSubstring("directory not empty")))
 	r.Expect(r.stateOf("first")).NotTo(BeNil())
-	r.Expect(r.stateOf("second")).To(BeNil(), "what was destroyed is not in the state any more")
+	r.Expect(r.stateOf("second")).To(BeNil(), "what was destroyed is no longer in the state")
 
 	r.Expect(os.RemoveAll(r.file("first"))).To(Succeed())
 	r.retry()
@@ -248,11 +248,11 @@ func TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes(t *testing.T) {
 		ContainSubstring("destroyAfterDependents to false")))
 	p.Expect(p.Updates()).To(HaveLen(1), "nothing is destroyed")
 
-	// Some dependents are deleted, one is edited so that it does not depend on the Stack any more.
+	// Some dependents are deleted, one is edited so that it no longer depends on the Stack.
 	p.deleteLayers(users[:6]...)
 	p.awaitLayers(p.Name, "user-6")
 	p.Await(func(s *pulumiv1.Stack) bool {
-		return strings.Contains(statuscheck.Message(s), "any more: "+p.Name+"/user-6;")
+		return strings.Contains(statuscheck.Message(s), "any longer: "+p.Name+"/user-6;")
 	})
 	p.ChangeStack("user-6", func(s *pulumiv1.Stack) { s.Spec.DependsOn = nil })
 	p.awaitDestroyed()

@@ -86,7 +86,7 @@ func TestForcedRequestRevertsDrift(t *testing.T) {
 	r.Expect(r.read("first")).To(Equal("theirs"))
 	r.Expect(stack.Status.LastHandledForceAt).To(Equal("alone"))
 
-	// A forced request works although the spec does not expect the drift. Failures before a reset request do not count any more.
+	// A forced request works although the spec does not expect the drift. Failures before a reset request no longer count.
 	r.Change(func(s *pulumiv1.Stack) {
 		s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true
 		s.Spec.RetryInterval = &metav1.Duration{Duration: time.Second}

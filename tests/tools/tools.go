@@ -48,7 +48,7 @@ var registry = map[string]tool{
 	// The Automation API refuses a CLI without a version.
 	"pulumi": {module: "pulumi", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", upstream: "github.com/pulumi/pulumi/pkg/v3",
 		ldflags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$VERSION"},
-	// The oldest version that tests run. Its libraries link to symbols that Go does not export any more.
+	// The oldest version that tests run. Its libraries link to symbols that Go no longer exports.
 	"pulumi-oldest": {module: "pulumi-oldest", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", file: "pulumi",
 		upstream: "github.com/pulumi/pulumi/pkg/v3", ldflags: "-checklinkname=0 -X github.com/pulumi/pulumi/pkg/v3/version.Version=$VERSION"},
 	"pulumi-language-yaml":    {module: "pulumi-yaml", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml"},

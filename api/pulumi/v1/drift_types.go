@@ -142,7 +142,7 @@ type DriftedResource struct {
 type DriftChange string
 
 const (
-	// DriftGone means that the resource does not exist any more.
+	// DriftGone means that the resource no longer exists.
 	DriftGone DriftChange = "Gone"
 
 	// DriftChanged means that properties of the resource have other values.

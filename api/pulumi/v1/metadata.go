@@ -47,7 +47,7 @@ const (
 	PlanCauseAnnotation = "pulumi.com/plan-cause"
 
 	// CreateMissingStackAnnotation set to "true" allows an update to create a Pulumi stack that was deployed before and that the backend does
-	// not have any more. All resources of the stack are then created anew.
+	// not have any longer. All resources of the stack are then created anew.
 	CreateMissingStackAnnotation = "pulumi.com/create-missing-stack"
 
 	// DeployedStackAnnotation on a Stack records that an operation may have created resources. Its value is the name of the Pulumi stack, or
@@ -60,7 +60,7 @@ const (
 )
 
 // ApprovalRequiredAnnotation set to "true" on the Workspace of a Stack records that the Stack has spec.approval. If the Stack does not exist
-// any more, nothing runs in such a Workspace.
+// any longer, nothing runs in such a Workspace.
 const ApprovalRequiredAnnotation = "pulumi.com/approval-required"
 
 // Labels on the Workspace and the Updates of a Stack.

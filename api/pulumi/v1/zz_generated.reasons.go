@@ -104,7 +104,7 @@ const (
 	NoDriftReason = "NoDrift"
 	// DriftDetectedReason (ready): The reason of `Drifted`: resources were changed or removed outside of Pulumi. `Ready` does not change.
 	DriftDetectedReason = "DriftDetected"
-	// DriftComesBackReason (ready): The reason of `Drifted`: the same drift came back after three corrections within an hour, and is not corrected any more.
+	// DriftComesBackReason (ready): The reason of `Drifted`: the same drift came back after three corrections within an hour, and is no longer corrected.
 	DriftComesBackReason = "DriftComesBack"
 	// DriftCheckFailedReason (ready): The reason of `Drifted`: the last check failed, and the message says why. `Ready` does not change.
 	DriftCheckFailedReason = "DriftCheckFailed"

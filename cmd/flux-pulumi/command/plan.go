@@ -258,7 +258,7 @@ func (s *session) awaitDecision(ctx context.Context, c *cluster, stack *pulumiv1
 	return nil
 }
 
-// isRecorded reports whether the Stack has recorded the Approval, or does not have its plan any more.
+// isRecorded reports whether the Stack has recorded the Approval, or no longer has its plan.
 func isRecorded(plan *pulumiv1.PlanStatus, approval *autov1alpha1.Approval) bool {
 	switch {
 	case plan == nil, plan.Name != approval.Spec.Update, plan.Digest != approval.Spec.Digest, plan.RejectedBy != "":

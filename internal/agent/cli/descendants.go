@@ -18,7 +18,7 @@ import (
 const killTimeout = 5 * time.Second
 
 // endDescendants finds the live processes with the marker of a CLI process in their environment, whatever their parent is, and returns how
-// many there were. With force, it kills them and waits until they are gone. Otherwise it kills only plugins, which have no engine any more
+// many there were. With force, it kills them and waits until they are gone. Otherwise it kills only plugins, which have no engine any longer
 // and would look for it for minutes. It leaves other processes alone: a program may have started something that is meant to stay.
 //
 // It does not kill the CLI itself; os/exec waits for the CLI. The other processes have become children of the agent, which waits for them,

@@ -164,7 +164,7 @@ func (l *eventFile) end() {
 
 // remove removes the file.
 func (l *eventFile) remove() {
-	// Another process may still write, but there is nothing to read any more.
+	// Another process may still write, but there is nothing to read any longer.
 	_ = l.file.Close()
 	<-l.finished
 	_ = os.RemoveAll(filepath.Dir(l.file.Name()))

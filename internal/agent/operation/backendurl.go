@@ -31,7 +31,7 @@ func backendPasswords(text string) []string {
 }
 
 // skipBackendMetadata changes the URL of a backend in a directory so that no file there is ever seen half written. By default the CLI
-// writes a second file next to each file, and not at the same moment: if it is killed in between, the stack cannot be read any more
+// writes a second file next to each file, and not at the same moment: if it is killed in between, the stack can no longer be read
 // ("failed to load checkpoint: EOF"). Nothing needs the second files.
 func skipBackendMetadata(env map[string]string) {
 	text := env[backendVariable]

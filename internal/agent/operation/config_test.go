@@ -63,7 +63,7 @@ func TestConfigurationReachesTheProgram(t *testing.T) {
 	f.Expect(written).To(ContainSubstring(`demo:number: "1.10"`), "at the top a number keeps its digits")
 	f.Expect(written).To(ContainSubstring("1152921504606846976"))
 
-	// What the request does not name any more is gone.
+	// What the request no longer names is gone.
 	operation = f.succeed(up, withConfig(text("text", "x"), text("number", "1"), object("items", "{}"), text("fromEnv", ""), object("fromFile", "{}")))
 	f.Expect(string(operation.GetOutputs()["items"].GetValue())).To(Equal(`{}`))
 }

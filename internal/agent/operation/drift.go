@@ -11,7 +11,7 @@ import (
 
 // Drift is what a refresh would change in the state, because somebody changed or removed a resource outside of pulumi. An operation with a
 // refresh accepts drift and goes on. An operation that expects no drift must not even write it to the state, because the next attempt would
-// not find it any more. So a process of its own, which changes nothing, looks for drift beforehand.
+// not find it any longer. So a process of its own, which changes nothing, looks for drift beforehand.
 
 // expectsNoDrift reports whether the operation has to look for drift.
 func (o *operation) expectsNoDrift() bool {

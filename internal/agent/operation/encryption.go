@@ -29,7 +29,7 @@ func (o *operation) encryption(ctx context.Context, fromSource config.Settings) 
 	// The state has precedence if it was read.
 	looked := o.exported != nil && o.exported.Kind != ""
 	if kept := o.keptSettings(); !looked && kept.Kind() != "" {
-		// If the passphrase does not fit any more, the state may have got a new one.
+		// If the passphrase no longer fits, the state may have got a new one.
 		if _, encrypter, err := o.withEncrypter(ctx, kept); err == nil {
 			return kept, encrypter, nil
 		}
@@ -215,6 +215,6 @@ func (o *operation) changeSecretsProvider(ctx context.Context, current config.Se
 		return fmt.Errorf("read what the change of the secrets provider wrote: %w", file.WithoutPath(err))
 	}
 	o.exported = nil
-	o.notes = append(o.notes, fmt.Sprintf("the secrets of the stack are encrypted with %s now, not with %s any more", wanted, current.Provider()))
+	o.notes = append(o.notes, fmt.Sprintf("the secrets of the stack are encrypted with %s now, not with %s any longer", wanted, current.Provider()))
 	return file.Write(o.stack.ConfigFile(), content)
 }

@@ -85,7 +85,7 @@ func linkPlugin(from, to string) error {
 	return nil
 }
 
-// removeLinked removes the links to plugins that the shared directory does not have any more, and unfinished links of an agent that was
+// removeLinked removes the links to plugins that the shared directory no longer has, and unfinished links of an agent that was
 // killed.
 func removeLinked(shared, own string) error {
 	entries, err := os.ReadDir(own)
@@ -98,7 +98,7 @@ func removeLinked(shared, own string) error {
 			continue
 		}
 		if err := os.RemoveAll(path); err != nil {
-			return fmt.Errorf("remove a plugin that is not shared any more: %w", err)
+			return fmt.Errorf("remove a plugin that is no longer shared: %w", err)
 		}
 	}
 	return nil

@@ -59,10 +59,10 @@ func TestSecretsProviderOfAStackIsChangedOnce(t *testing.T) {
 	f.expectProvider("passphrase", "")
 	f.processes()
 	for _, change := range []struct{ provider, kind, url, note string }{
-		{"hashivault://one", "cloud", "hashivault://one", "encrypted with hashivault://one now, not with passphrase any more"},
-		{"hashivault://two", "cloud", "hashivault://two", "encrypted with hashivault://two now, not with hashivault://one any more"},
-		{"default", "passphrase", "", "encrypted with default now, not with hashivault://two any more"},
-		{"hashivault://one", "cloud", "hashivault://one", "not with passphrase any more"},
+		{"hashivault://one", "cloud", "hashivault://one", "encrypted with hashivault://one now, not with passphrase any longer"},
+		{"hashivault://two", "cloud", "hashivault://two", "encrypted with hashivault://two now, not with hashivault://one any longer"},
+		{"default", "passphrase", "", "encrypted with default now, not with hashivault://two any longer"},
+		{"hashivault://one", "cloud", "hashivault://one", "not with passphrase any longer"},
 		{"passphrase", "passphrase", "", "encrypted with passphrase now"},
 	} {
 		operation := run(change.provider)

@@ -156,7 +156,7 @@ func (e *executor) prune() {
 	}
 }
 
-// removeRecord removes a record that is not needed any more. If that fails, the next agent tries again.
+// removeRecord removes a record that is no longer needed. If that fails, the next agent tries again.
 func (e *executor) removeRecord(id string) {
 	if err := e.records.remove(id); err != nil {
 		e.log.Error("cannot remove an operation", "operation", id, "error", err.Error())

@@ -229,7 +229,7 @@ func (r *Runtime) takeOwnership(ctx context.Context, workspace *autov1alpha1.Wor
 	present := &metav1.PartialObjectMetadata{}
 	present.SetGroupVersionKind(wanted.GroupVersionKind())
 	what := fmt.Sprintf("take over %s %s", wanted.GetKind(), wanted.GetName())
-	if err := r.options.Live.Get(ctx, client.ObjectKeyFromObject(wanted), present); err != nil {
+	if err := r.options.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), present); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}

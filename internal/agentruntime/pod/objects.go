@@ -80,7 +80,7 @@ func madeFor(workspace *autov1alpha1.Workspace, object client.Object) bool {
 func (r *Runtime) certificate(ctx context.Context, workspace *autov1alpha1.Workspace) ([]byte, error) {
 	secret := &corev1.Secret{}
 	key := types.NamespacedName{Namespace: workspace.Namespace, Name: podspec.SecretName(workspace)}
-	if err := r.options.Live.Get(ctx, key, secret); err != nil {
+	if err := r.options.APIReader.Get(ctx, key, secret); err != nil {
 		return nil, fmt.Errorf("read the Secret %s: %w", key.Name, err)
 	}
 	if err := checkOwner(workspace, "Secret", secret); err != nil {

@@ -130,7 +130,7 @@ func (r *Runtime) readEvents(ctx context.Context, workspace *autov1alpha1.Worksp
 	var kept []corev1.Event
 	for token, read := "", 0; len(kept) < maxEvents && read < maxEventBytes; {
 		page := &corev1.EventList{}
-		err := r.options.Live.List(ctx, page, ctrlclient.InNamespace(workspace.Namespace),
+		err := r.options.APIReader.List(ctx, page, ctrlclient.InNamespace(workspace.Namespace),
 			ctrlclient.MatchingFields{"involvedObject.uid": string(about)}, ctrlclient.Limit(eventsPerPage), ctrlclient.Continue(token))
 		if err != nil {
 			return nil, fmt.Errorf("list the events about the pod: %w", err)

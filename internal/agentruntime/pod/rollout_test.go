@@ -31,7 +31,7 @@ func TestFewPodsAreReplacedAtOnceAndTheOthersGetTheirTurn(t *testing.T) {
 	r.end(key(1))
 	g.Expect(woken).To(ConsistOf(key(100), key(101)))
 	r.end(woken[0])
-	g.Expect(woken).To(HaveLen(2), "nobody waits any more")
+	g.Expect(woken).To(HaveLen(2), "nobody waits any longer")
 }
 
 func TestPodsOfOneNamespaceThatDoNotBecomeReadyDoNotHoldUpOthers(t *testing.T) {

@@ -45,8 +45,8 @@ const (
 type Options struct {
 	// Client reads from Cache and writes.
 	Client ctrlclient.Client
-	// Live reads Secrets and events from the API server; neither is cached.
-	Live ctrlclient.Reader
+	// APIReader reads Secrets and events from the API server; neither is cached.
+	APIReader ctrlclient.Reader
 	// Cache has the pods, StatefulSets and Services. It should be limited as CachedObjects says.
 	Cache cache.Cache
 	// Config is the identity of the controller. Its tokens authenticate the controller to agents.
@@ -96,7 +96,7 @@ func New(ctx context.Context, options Options) (*Runtime, error) {
 	switch {
 	case options.AgentImage == "":
 		return nil, errors.New("no image of the agent is set")
-	case options.Client == nil || options.Live == nil || options.Cache == nil || options.Config == nil:
+	case options.Client == nil || options.APIReader == nil || options.Cache == nil || options.Config == nil:
 		return nil, errors.New("no way to the API server is set")
 	}
 	options.AgentImagePullPolicy = cmp.Or(options.AgentImagePullPolicy, corev1.PullIfNotPresent)

@@ -153,7 +153,7 @@ func (s *stage) startController() {
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.runtime, err = New(s.t.Context(), Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Cache: mgr.GetCache(), Config: mgr.GetConfig(), AgentImage: s.image,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Config: mgr.GetConfig(), AgentImage: s.image,
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(mgr.Add(s.runtime)).To(Succeed())

@@ -146,7 +146,7 @@ func (r *rollout) limit(key types.NamespacedName) {
 	}
 }
 
-// end gives up the place of the workspace, whose pod is not being replaced any more, or was not replaced after all. The place goes to the
+// end gives up the place of the workspace, whose pod is no longer being replaced, or was not replaced after all. The place goes to the
 // next workspace.
 func (r *rollout) end(key types.NamespacedName) {
 	r.mu.Lock()

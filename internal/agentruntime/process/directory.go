@@ -32,7 +32,7 @@ const (
 	// lockInterval is how often a lock that another controller holds is tried again. The lock is held for milliseconds while a process is
 	// started or a directory renamed, and for longer while an agent, or what it left, is ended.
 	lockInterval = 20 * time.Millisecond
-	// removedSuffix marks a directory that is being removed and does not belong to a workspace any more.
+	// removedSuffix marks a directory that is being removed and no longer belongs to a workspace.
 	removedSuffix = ".removed-"
 	// maxLogSize is the size, in bytes, at which the log of an agent is rotated. One old log is kept.
 	maxLogSize = 5 << 20

@@ -301,7 +301,7 @@ func (r *Runtime) supervisor(key types.NamespacedName) *supervisor {
 	}
 }
 
-// remove removes a supervisor that has nothing to supervise any more. Its lock is held.
+// remove removes a supervisor that has nothing to supervise any longer. Its lock is held.
 func (r *Runtime) remove(s *supervisor) {
 	s.removed = true
 	r.mu.Lock()

@@ -23,7 +23,7 @@ const (
 	stableAfter = time.Minute
 )
 
-// work does what is wanted until there is nothing to supervise any more, or until the Runtime ends, which leaves agents alone. It returns
+// work does what is wanted until there is nothing to supervise any longer, or until the Runtime ends, which leaves agents alone. It returns
 // when an agent rests, and when the directory was removed or cannot be removed.
 func (s *supervisor) work(ctx context.Context, uid types.UID, agent *handle) {
 	for {

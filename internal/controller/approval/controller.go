@@ -30,8 +30,8 @@ import (
 type Reconciler struct {
 	client.Client
 	record.EventRecorder
-	// Live reads from the API server, because the decision on an Approval is final and the cache may be behind.
-	Live client.Reader
+	// APIReader reads from the API server, because the decision on an Approval is final and the cache may be behind.
+	APIReader client.Reader
 	// Shard has the Stacks of this controller; nil when it has all.
 	Shard *shard.Shard
 }
@@ -84,7 +84,7 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 	o.now = time.Now()
 	update := &autov1alpha1.Update{}
 	key := types.NamespacedName{Namespace: o.approval.Namespace, Name: o.approval.Spec.Update}
-	if err := r.Live.Get(ctx, key, update); err != nil {
+	if err := r.APIReader.Get(ctx, key, update); err != nil {
 		return described(err, "read the update %s", key.Name)
 	}
 	o.update = update
@@ -93,7 +93,7 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 		return nil
 	}
 	stack := &pulumiv1.Stack{}
-	if err := r.Live.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}, stack); err != nil {
+	if err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}, stack); err != nil {
 		return described(err, "read the stack %s", owner.Name)
 	}
 	if stack.UID == owner.UID {

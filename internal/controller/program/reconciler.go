@@ -47,8 +47,8 @@ const conflictInterval = 500 * time.Millisecond
 type Reconciler struct {
 	client.Client
 	record.EventRecorder
-	// Live reads Programs from the API server, because the cache does not keep the programs themselves.
-	Live client.Reader
+	// APIReader reads Programs from the API server, because the cache does not keep the programs themselves.
+	APIReader client.Reader
 	// Selector picks the Programs whose status this controller writes; nil means all of them. The cache also has the other Programs,
 	// because a Stack may use a Program with any labels.
 	Selector labels.Selector
@@ -72,7 +72,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 }
 
 // selected lets events of the Programs of this controller pass, including an update after which the Selector does not select the Program
-// any more.
+// any longer.
 func (r *Reconciler) selected() predicate.Predicate {
 	selected := predicate.NewPredicateFuncs(r.selects)
 	selected.UpdateFunc = func(e event.UpdateEvent) bool { return r.selects(e.ObjectOld) || r.selects(e.ObjectNew) }
@@ -87,7 +87,7 @@ func (r *Reconciler) selects(object client.Object) bool {
 // Program causes a reconcile.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	program := &pulumiv1.Program{}
-	if err := r.Live.Get(ctx, request.NamespacedName, program); apierrors.IsNotFound(err) {
+	if err := r.APIReader.Get(ctx, request.NamespacedName, program); apierrors.IsNotFound(err) {
 		r.Metrics.Forget(request.NamespacedName)
 		return ctrl.Result{}, nil
 	} else if err != nil {
@@ -144,7 +144,7 @@ func markReady(program *pulumiv1.Program, packed digest.Digest, size int64, now 
 }
 
 // markInvalid sets the status of a Program that cannot be rendered. It removes the artifact, because that of an earlier generation cannot
-// be made any more.
+// be made any longer.
 func markInvalid(program *pulumiv1.Program, invalid *render.InvalidError) {
 	program.Status.Artifact = nil
 	program.Status.ObservedGeneration = program.Generation

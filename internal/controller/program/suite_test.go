@@ -121,12 +121,12 @@ func (s *stage) startController(selector labels.Selector, also ...func(ctrl.Mana
 		Controller: config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)}, // every test has a controller of that name
 	})
 	s.Expect(err).NotTo(HaveOccurred())
-	s.programs = &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
+	s.programs = &source.Programs{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader()}
 	s.metrics = prometheus.NewRegistry()
 	counted, err := metrics.NewPrograms(s.metrics)
 	s.Expect(err).NotTo(HaveOccurred())
 	reconciler := &program.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), EventRecorder: mgr.GetEventRecorderFor("stack-controller"), Selector: selector, Metrics: counted,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: mgr.GetEventRecorderFor("stack-controller"), Selector: selector, Metrics: counted,
 	}
 	s.Expect(reconciler.SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	for _, setup := range also {

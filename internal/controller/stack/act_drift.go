@@ -180,7 +180,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 			LastHandledCheckAt: drift.LastHandledCheckAt, Correction: drift.Correction}
 		const message = "no resource was changed outside of Pulumi"
 		conditions.MarkFalse(stack, pulumiv1.DriftedCondition, pulumiv1.NoDriftReason, message)
-		return driftEvent(stack, known != "" || failed, corev1.EventTypeNormal, pulumiv1.NoDriftReason, message+" any more")
+		return driftEvent(stack, known != "" || failed, corev1.EventTypeNormal, pulumiv1.NoDriftReason, message+" any longer")
 	case digest != known && digest != drift.Unconfirmed:
 		drift.Unconfirmed = digest
 		return nil
@@ -193,7 +193,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 	switch correct := stack.Spec.Drift.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview; {
 	case correct && comesBack(drift):
 		reason = pulumiv1.DriftComesBackReason
-		message += fmt.Sprintf(". It came back after %d corrections and is not corrected any more: something else changes these resources. "+
+		message += fmt.Sprintf(". It came back after %d corrections and is no longer corrected: something else changes these resources. "+
 			"Stop that, change the program, or ignore the drift with spec.drift.ignore; a new value of the annotation %s starts again",
 			drift.Correction.Count, pulumiv1.DriftCheckAnnotation)
 	case correct:

@@ -117,7 +117,7 @@ func (r *Reconciler) removeUnknown(ctx context.Context, stack *pulumiv1.Stack, u
 	// The cache may not have the status yet that names the Update.
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(stack), live); err != nil {
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(stack), live); err != nil {
 		return fmt.Errorf("read the stack again: %w", err)
 	}
 	if live.ResourceVersion != stack.ResourceVersion || !update.DeletionTimestamp.IsZero() {
@@ -164,7 +164,7 @@ func (r *Reconciler) handleRejection(o *observation, err error) (outcome, error)
 // inTerminatingNamespace says what to do if the namespace accepts no new objects, so that the resources cannot be destroyed. Missing
 // objects such as Secrets cannot be created again, either.
 func inTerminatingNamespace(stack *pulumiv1.Stack) string {
-	return fmt.Sprintf("the namespace is being deleted, and nothing can be created in it any more, so the resources cannot be destroyed "+
+	return fmt.Sprintf("the namespace is being deleted, and nothing can be created in it any longer, so the resources cannot be destroyed "+
 		"from here: to destroy them, create the same Stack in another namespace, where it takes over the stack %q, and delete it there; "+
 		"then here, or %s", stack.Spec.Stack, orphanHint)
 }
@@ -288,7 +288,7 @@ func correctDrift(spec *autov1alpha1.UpdateSpec, drift *pulumiv1.DriftStatus) {
 }
 
 // updateName returns a name with a hash of the Stack's UID and of the name of the Update that was recorded last, as an update or as a plan,
-// so that only one Update can follow. A controller that has crashed, has an old cache, or is not the leader any more finds the Update that
+// so that only one Update can follow. A controller that has crashed, has an old cache, or is no longer the leader finds the Update that
 // exists. With a name made of the inputs, such a controller would create a second Update, which would run after the first one with older
 // inputs.
 func updateName(stack *pulumiv1.Stack) string {

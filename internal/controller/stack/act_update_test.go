@@ -138,7 +138,7 @@ func TestControllerThatKnowsLessDoesNotCreateASecondUpdate(t *testing.T) {
 	s.edit(stack, withImage("two"))
 	stack = s.await(stack, working)
 
-	frozen := &Reconciler{Client: s.client, Live: s.client, EventRecorder: record.NewFakeRecorder(1)}
+	frozen := &Reconciler{Client: s.client, APIReader: s.client, EventRecorder: record.NewFakeRecorder(1)}
 	d := decision{action: actionUpdate, kind: autov1alpha1.UpdateTypeUp}
 	update, err := frozen.createUpdate(t.Context(), known, d)
 	s.Expect(err).NotTo(HaveOccurred())
@@ -166,7 +166,7 @@ func TestControllerThatKnowsLessDoesNotChangeTheWorkspaceBack(t *testing.T) {
 		return workspace.Spec.Image
 	}).Should(Equal("two"))
 
-	frozen := &Reconciler{Client: s.client, Live: s.client}
+	frozen := &Reconciler{Client: s.client, APIReader: s.client}
 	s.Expect(frozen.applyWorkspace(t.Context(), &observation{stack: stack, desired: wanted, workspace: old}, true)).
 		To(MatchError(apierrors.IsConflict, "IsConflict"))
 }
@@ -379,7 +379,7 @@ func TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved(t *testing.T) {
 			ExpiresAt: new(metav1.NewTime(time.Now().Add(time.Hour))),
 		}
 		stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: next.Name, UID: next.UID}
-		s.Expect((&Reconciler{Live: s.client}).recordSavedPlan(t.Context(), &observation{stack: stack, now: time.Now()}, next)).To(Succeed())
+		s.Expect((&Reconciler{APIReader: s.client}).recordSavedPlan(t.Context(), &observation{stack: stack, now: time.Now()}, next)).To(Succeed())
 		return stack.Status.Plan.Approvals
 	}
 	s.Expect(carriedOver()).To(HaveLen(1))

@@ -63,12 +63,12 @@ type observation struct {
 	// driftCheck is the Update that looks for drift; nil when there is none.
 	driftCheck *autov1alpha1.Update
 	// approvals are the Approvals that name the plan in the status. planGone is true when the Update that made the plan is being deleted or
-	// does not exist any more.
+	// no longer exists.
 	approvals []autov1alpha1.Approval
 	planGone  bool
 	// shownPlan is what the status said about the plan before this reconcile.
 	shownPlan string
-	// updateRemoved says that the Update that the status names does not exist any more.
+	// updateRemoved says that the Update that the status names no longer exists.
 	updateRemoved bool
 	// deployed is true when an Update that may have changed resources is not recorded in the status.
 	deployed bool
@@ -173,7 +173,7 @@ type decision struct {
 	appliesWorkspace bool
 	// stalls is true, with actionRetry, when the Stack is Stalled although attempts go on.
 	stalls bool
-	// fresh is true when the inputs differ from the last attempt's: earlier failures do not count any more.
+	// fresh is true when the inputs differ from the last attempt's: earlier failures no longer count.
 	fresh bool
 	// withoutSource is true for a destroy from the state alone, because the artifact cannot be fetched.
 	withoutSource bool
@@ -298,7 +298,7 @@ func outdated(o observation) bool {
 	return o.artifact != nil && (current.Commit != o.artifact.Commit() || o.update.Spec.Source == nil)
 }
 
-// lostSource reports whether the Update waits for an artifact that its source does not offer any more, and another Update would not: the
+// lostSource reports whether the Update waits for an artifact that its source no longer offers, and another Update would not: the
 // source offers another artifact, or the resources can be destroyed from the state. An earlier artifact has to be fetched when the store is
 // empty, as that of a new controller is.
 func lostSource(o observation) bool {

@@ -465,7 +465,7 @@ func TestNothingIsCarriedOutThatWasNotApproved(t *testing.T) {
 			for promise, kept := range map[string]bool{
 				"nothing is changed without an approval of exactly that plan": !changes || d.applies && approved && has.Operation == plannedOperation(d) && has.Generation == o.stack.Generation,
 				"what is approved is what somebody approved":                  has == nil || has.State != pulumiv1.PlanApproved || strings.HasSuffix(name, ", approved") || s.hasRun(),
-				"what waits to start goes when it is not approved any more":   !waits || s.kind == autov1alpha1.UpdateTypePreview || approved || d.action == actionSupersede,
+				"what waits to start goes when it is no longer approved":      !waits || s.kind == autov1alpha1.UpdateTypePreview || approved || d.action == actionSupersede,
 				"what waits says who has to do what":                          d.action != actionAwaitApproval || d.reason != "" && strings.Contains(d.message, "flux-pulumi") && d.wake == byApproval,
 				"a deletion that waits says how to go on":                     d.action != actionAwaitApproval || !s.deleting || strings.Contains(d.message, pulumiv1.OrphanAnnotation),
 				"nothing is planned and carried out at once":                  !d.plans || !d.applies,

@@ -107,7 +107,7 @@ func (w *approvalSimulation) reconcile(cutOff bool) {
 	d := decide(*o)
 	w.stack.Status.Plan = d.plan
 	if d.action == actionRecord {
-		if _, err := (&Reconciler{Live: w}).record(context.Background(), o); err != nil {
+		if _, err := (&Reconciler{APIReader: w}).record(context.Background(), o); err != nil {
 			w.wrong = append(w.wrong, err.Error())
 		}
 		d = decide(*o)

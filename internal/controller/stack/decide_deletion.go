@@ -173,6 +173,6 @@ func describeDependents(list []dependent) string {
 	if left := len(list) - maxShownDependents; left > 0 {
 		names = append(names, fmt.Sprintf("%d more", left))
 	}
-	return fmt.Sprintf("the resources are destroyed when no other Stack depends on this one any more: %s; delete these Stacks, "+
+	return fmt.Sprintf("the resources are destroyed when no other Stack depends on this one any longer: %s; delete these Stacks, "+
 		"take this one out of their dependsOn and prerequisites, set spec.destroyAfterDependents to false", strings.Join(names, ", "))
 }

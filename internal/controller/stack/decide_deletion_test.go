@@ -26,7 +26,7 @@ func knownProject(o *observation) {
 
 func runsProgram(o *observation) { o.stack.Spec.RunProgram = true }
 
-// withoutSource is a Stack whose source does not exist any more.
+// withoutSource is a Stack whose source no longer exists.
 var withoutSource = noSource(&source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "it is gone", Watched: true})
 
 // needed is a Stack that others depend on.

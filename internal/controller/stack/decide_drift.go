@@ -67,7 +67,7 @@ type driftDecision struct {
 	after time.Duration
 	// begin says that the time of the first check is to be set.
 	begin bool
-	// forget says that the Stack does not look for drift any more, so that its status says nothing about it.
+	// forget says that the Stack no longer looks for drift, so that its status says nothing about it.
 	forget bool
 }
 

@@ -94,9 +94,9 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 		"and for one that waits": {given: with(watchful(""), func(o *observation) {
 			o.update, o.driftCheck, o.stack.Status.CurrentUpdate = &autov1alpha1.Update{}, waiting, new(pulumiv1.CurrentStackUpdate)
 		}), step: driftDiscard},
-		"and for a deletion":                       {given: with(watchful(""), func(o *observation) { o.stack.DeletionTimestamp, o.driftCheck = new(ago(0)), waiting }), step: driftDiscard},
-		"it ends when nobody asks for it any more": {given: with(upToDate(), func(o *observation) { o.driftCheck = running }), step: driftDiscard},
-		"its result is recorded":                   {given: with(watchful(""), func(o *observation) { o.driftCheck = checked(0) }), step: driftRecord},
+		"and for a deletion":                         {given: with(watchful(""), func(o *observation) { o.stack.DeletionTimestamp, o.driftCheck = new(ago(0)), waiting }), step: driftDiscard},
+		"it ends when nobody asks for it any longer": {given: with(upToDate(), func(o *observation) { o.driftCheck = running }), step: driftDiscard},
+		"its result is recorded":                     {given: with(watchful(""), func(o *observation) { o.driftCheck = checked(0) }), step: driftRecord},
 		"once": {given: with(watchful(""), func(o *observation) {
 			o.sees(0)
 			o.driftCheck = checked(0)

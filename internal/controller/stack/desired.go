@@ -176,7 +176,7 @@ func checkRef(stack *pulumiv1.Stack, ref *pulumiv1.ResourceRef) error {
 			return fmt.Errorf("secret %s/%s is in another namespace, which is not allowed", namespace, ref.SecretRef.Name)
 		}
 	case pulumiv1.ResourceRefEnv, pulumiv1.ResourceRefFS:
-		return fmt.Errorf("type %s is not supported any more: it would expose the controller's own environment; use Secret or Literal",
+		return fmt.Errorf("type %s is no longer supported: it would expose the controller's own environment; use Secret or Literal",
 			ref.Type)
 	default:
 		return fmt.Errorf("unknown type %.64q, known are Literal and Secret", ref.Type)

@@ -140,12 +140,12 @@ func isRecorded(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 
 // getUpdate reads an Update from the cache and, if it is not there, from the API server. It returns nil if there is none.
 func (r *Reconciler) getUpdate(ctx context.Context, key types.NamespacedName) (*autov1alpha1.Update, error) {
-	return readUpdate(ctx, key, r.Client, r.Live)
+	return readUpdate(ctx, key, r.Client, r.APIReader)
 }
 
 // liveUpdate reads an Update from the API server. It returns nil if there is none.
 func (r *Reconciler) liveUpdate(ctx context.Context, key types.NamespacedName) (*autov1alpha1.Update, error) {
-	return readUpdate(ctx, key, r.Live)
+	return readUpdate(ctx, key, r.APIReader)
 }
 
 func readUpdate(ctx context.Context, key types.NamespacedName, readers ...client.Reader) (*autov1alpha1.Update, error) {
@@ -183,7 +183,7 @@ func (r *Reconciler) listLive(ctx context.Context, newList func() client.ObjectL
 func (r *Reconciler) listPage(ctx context.Context, page client.ObjectList, visit func(client.ObjectList), options []client.ListOption) error {
 	r.paging.Lock()
 	defer r.paging.Unlock()
-	if err := r.Live.List(ctx, page, options...); err != nil {
+	if err := r.APIReader.List(ctx, page, options...); err != nil {
 		return err
 	}
 	visit(page)

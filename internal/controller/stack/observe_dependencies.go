@@ -240,7 +240,7 @@ func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*
 		return nil, nil // The watch on it wakes the Stack.
 	}
 	stack = &pulumiv1.Stack{}
-	err = r.Live.Get(ctx, name, stack)
+	err = r.APIReader.Get(ctx, name, stack)
 	switch {
 	case err == nil:
 		return stack, nil

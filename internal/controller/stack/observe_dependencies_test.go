@@ -459,7 +459,7 @@ func TestStackIsDestroyedOnceItsLastDependentIsGone(t *testing.T) {
 	s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
 	s.await(stack, notUpdated(pulumiv1.DependentsExistReason, s.namespace+"/one, "+s.namespace+"/two;"))
 	s.edit(one, requires())
-	s.await(stack, notUpdated(pulumiv1.DependentsExistReason, "any more: "+s.namespace+"/two;"))
+	s.await(stack, notUpdated(pulumiv1.DependentsExistReason, "any longer: "+s.namespace+"/two;"))
 	s.Expect(s.client.Delete(t.Context(), two)).To(Succeed())
 	s.awaitGone(two)
 	s.endDestroy(stack)

@@ -54,8 +54,8 @@ type Reconciler struct {
 	record.EventRecorder
 	runtimecontroller.Metrics
 
-	// Live reads what must not be cached: Secrets, and what a decision depends on when the cache may be behind.
-	Live client.Reader
+	// APIReader reads what must not be cached: Secrets, and what a decision depends on when the cache may be behind.
+	APIReader client.Reader
 	// Contents finds out which parts of artifacts are the same.
 	Contents *artifact.Contents
 	// DefaultServiceAccount is the identity of the workspace pods of Stacks that name none; empty leaves it to the Workspace.
@@ -239,7 +239,7 @@ func (r *Reconciler) carryOut(ctx context.Context, o *observation, d decision, e
 	return result, err
 }
 
-// forgetDuration deletes the duration metric of a Stack that does not exist any more. Flux's library does this in the last reconcile of a
+// forgetDuration deletes the duration metric of a Stack that no longer exists. Flux's library does this in the last reconcile of a
 // Stack, but there is none when somebody else removes the finalizer.
 func (r *Reconciler) forgetDuration(stack types.NamespacedName) {
 	if r.MetricsRecorder != nil {
@@ -302,7 +302,7 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, stack *pulumiv1.Stack)
 }
 
 // write writes what the reconcile changed: first the annotation that has to outlive the status, and then the status. Both fail with a
-// conflict when the Stack has changed since the decision. After the Stack was released, it may not exist any more, which is not an error.
+// conflict when the Stack has changed since the decision. After the Stack was released, it may not exist any longer, which is not an error.
 func (r *Reconciler) write(ctx context.Context, before, stack *pulumiv1.Stack) error {
 	if err := r.annotateDeployed(ctx, before, stack); err != nil {
 		return client.IgnoreNotFound(err)

@@ -250,7 +250,7 @@ func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Updat
 	secret := r.RecentOutputs.Take(update)
 	if secret == nil {
 		secret = &corev1.Secret{}
-		err := r.Live.Get(ctx, types.NamespacedName{Namespace: update.Namespace, Name: update.Status.Outputs}, secret)
+		err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: update.Namespace, Name: update.Status.Outputs}, secret)
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}

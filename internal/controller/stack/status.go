@@ -59,7 +59,7 @@ func markStalled(stack *pulumiv1.Stack, reason, message string) {
 	stack.Status.ObservedGeneration = stack.Generation
 }
 
-// markSuspended corrects the conditions of a suspended Stack that still say that an update is in progress, when there is none any more and
+// markSuspended corrects the conditions of a suspended Stack that still say that an update is in progress, when there is none any longer and
 // none will follow.
 func markSuspended(stack *pulumiv1.Stack) {
 	if conditions.GetReason(stack, meta.ReconcilingCondition) != pulumiv1.StackProcessingReason {

@@ -146,7 +146,7 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 	s.Expect(err).NotTo(HaveOccurred())
 	fetcher := artifact.NewFetcher(store, 0)
 	s.Expect(mgr.Add(fetcher)).To(Succeed())
-	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), AllowLocalAddresses: true, Dir: s.t.TempDir()})
+	git := source.NewGit(source.GitOptions{APIReader: mgr.GetAPIReader(), AllowLocalAddresses: true, Dir: s.t.TempDir()})
 	s.Expect(mgr.Add(git)).To(Succeed())
 	contents := artifact.NewContents(store)
 	s.Expect(mgr.Add(contents)).To(Succeed())
@@ -156,11 +156,11 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 		Client:        mgr.GetClient(),
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
 		Metrics:       runtimecontroller.NewMetrics(mgr, gotkmetrics.NewRecorder(), pulumiv1.Finalizer),
-		Live:          mgr.GetAPIReader(),
+		APIReader:     mgr.GetAPIReader(),
 		Sources: &source.Set{Sources: []source.Source{
 			git.NewSubscriber(),
-			&source.Flux{Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
-			&source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+			&source.Flux{APIReader: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
+			&source.Programs{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader()},
 		}},
 		RecentOutputs: update.NewRecentOutputs(),
 		Artifacts:     fetcher,

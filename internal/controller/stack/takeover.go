@@ -18,11 +18,11 @@ import (
 
 // A Stack moves to another shard when its labels change. Its Workspace and Updates still have the old labels: the controller of the new
 // shard does not see them, and the controller of the old shard continues to reconcile them. The new controller then gives them the labels
-// of the Stack, and the old one does not see them any more. It changes the Workspace last, so that a controller that sees the Workspace
+// of the Stack, and the old one no longer sees them. It changes the Workspace last, so that a controller that sees the Workspace
 // also sees all Updates. A running operation goes on in its agent meanwhile, and the new controller follows it. If the new controller
 // cannot reach the agent, the old one follows the operation to its end.
 
-// errOutdated is returned when an object is not any more what it was when it was observed.
+// errOutdated is returned when an object is no longer what it was when it was observed.
 var errOutdated = errors.New("the objects changed since they were observed")
 
 // otherShard has a Workspace with an operation that only the controller of another shard can follow, and the Stack's Updates.
@@ -41,7 +41,7 @@ func (r *Reconciler) observeShard(ctx context.Context, o *observation) error {
 	if err := r.Get(ctx, key, workspace, client.UnsafeDisableDeepCopy); err == nil || !apierrors.IsNotFound(err) {
 		return err
 	}
-	if err := r.Live.Get(ctx, key, workspace); err != nil {
+	if err := r.APIReader.Get(ctx, key, workspace); err != nil {
 		o.noWorkspace = apierrors.IsNotFound(err)
 		return client.IgnoreNotFound(err)
 	}

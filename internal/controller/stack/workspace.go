@@ -26,7 +26,7 @@ import (
 
 const (
 	// appliedHashAnnotation on a Workspace identifies the spec that was applied, so that the controller notices when a field is not asked for
-	// any more.
+	// any longer.
 	appliedHashAnnotation = "pulumi.com/applied-hash"
 	// operatorFieldManager is the field manager of the Pulumi Kubernetes Operator, whose Workspaces this controller adopts.
 	operatorFieldManager = "pulumi-kubernetes-operator"
@@ -115,7 +115,7 @@ func (r *Reconciler) checkWorkspaceOwner(ctx context.Context, o *observation) er
 	}
 	present := &metav1.PartialObjectMetadata{}
 	present.SetGroupVersionKind(autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind))
-	err := r.Live.Get(ctx, client.ObjectKeyFromObject(o.stack), present)
+	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(o.stack), present)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -151,7 +151,7 @@ func (r *Reconciler) patchVersion(ctx context.Context, workspace *autov1alpha1.W
 }
 
 // adoptFields makes this controller the owner of the fields that the Pulumi Kubernetes Operator applied to the Workspace. Otherwise a value
-// that the Stack does not ask for any more would stay forever, because it belongs to another field manager. (csaupgrade of client-go does
+// that the Stack no longer asks for would stay forever, because it belongs to another field manager. (csaupgrade of client-go does
 // this for updates only, not for what another manager applied; fluxcd/pkg/ssa does, and brings kustomize and cli-utils with it.)
 func (r *Reconciler) adoptFields(ctx context.Context, workspace *autov1alpha1.Workspace) error {
 	if workspace.Annotations[appliedHashAnnotation] != "" {
@@ -159,7 +159,7 @@ func (r *Reconciler) adoptFields(ctx context.Context, workspace *autov1alpha1.Wo
 	}
 	// The cache leaves out managedFields.
 	live := &autov1alpha1.Workspace{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(workspace), live); err != nil {
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(workspace), live); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	adopted := false

@@ -50,11 +50,11 @@ func (r *Reconciler) observeApproval(ctx context.Context, o *observation) error 
 		return nil
 	}
 	// A Stack that is not in the cache may belong to another shard.
-	if stack, err = readStack(ctx, r.Live, workspace.Namespace, workspace.Name); err != nil {
+	if stack, err = readStack(ctx, r.APIReader, workspace.Namespace, workspace.Name); err != nil {
 		return err
 	}
 	if stack.Name == "" && required {
-		o.approval.problem = fmt.Sprintf("Workspace %q belonged to a Stack with spec.approval that does not exist any more: delete the Workspace",
+		o.approval.problem = fmt.Sprintf("Workspace %q belonged to a Stack with spec.approval that no longer exists: delete the Workspace",
 			workspace.Name)
 		return nil
 	}

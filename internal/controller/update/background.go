@@ -148,7 +148,7 @@ func runRecovered(update types.NamespacedName, work func()) (panicked bool) {
 	return false
 }
 
-// stop ends the work for an Update that needs none any more, and forgets its results.
+// stop ends the work for an Update that needs none any longer, and forgets its results.
 func (b *background) stop(key types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -46,8 +46,8 @@ const (
 type Reconciler struct {
 	// Client reads Updates and Workspaces from the cache, and writes.
 	ctrlclient.Client
-	// Live reads from the API server. Secrets and ConfigMaps are never cached.
-	Live ctrlclient.Reader
+	// APIReader reads from the API server. Secrets and ConfigMaps are never cached.
+	APIReader ctrlclient.Reader
 	record.EventRecorder
 	// Runtime connects to the agents.
 	Runtime agentruntime.Runtime

@@ -183,7 +183,7 @@ func decideOnDeletion(o *observation) decision {
 	case o.agent.operation != nil:
 		return decision{action: actionCancel, wake: byObserver, after: reconnectInterval}
 	case (o.agent.err == nil || agentGone(o)) && o.update.HasStarted():
-		return finish(autov1alpha1.CanceledReason, "the update was deleted, and there is no agent any more that could run its operation")
+		return finish(autov1alpha1.CanceledReason, "the update was deleted, and no agent is left that could run its operation")
 	case o.agent.err == nil || agentGone(o):
 		return finish(autov1alpha1.CanceledReason, "the update was deleted before its operation started")
 	case deletedFor > unreachableAgentTimeout:
@@ -194,7 +194,7 @@ func decideOnDeletion(o *observation) decision {
 		backoff.Proportional(deletedFor, 2*time.Second, time.Minute))
 }
 
-// agentGone reports whether no agent can run the operation any more. It is not enough that there is no agent right now: a controller that
+// agentGone reports whether no agent can run the operation any longer. It is not enough that there is no agent right now: a controller that
 // was just started may not have found the agent yet, and an agent that crashed comes back.
 func agentGone(o *observation) bool {
 	switch {

@@ -13,7 +13,7 @@ import (
 // withFinalizer is how the Stack controller creates Updates.
 func withFinalizer(update *autov1alpha1.Update) { update.Finalizers = []string{pulumiv1.Finalizer} }
 
-// gone returns a function for Eventually that reports whether the Update does not exist any more.
+// gone returns a function for Eventually that reports whether the Update no longer exists.
 func (s *stage) gone(update *autov1alpha1.Update) func() bool {
 	return func() bool {
 		_, err := s.current(update)()

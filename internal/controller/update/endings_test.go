@@ -21,7 +21,7 @@ func TestEndThatWasSeenIsRecordedThoughTheAgentIsGone(t *testing.T) {
 	update := s.newUpdate("up")
 	s.Eventually(s.current(update)).Should(beProgressing())
 	s.Eventually(func() int { return s.agents.count("WatchOperation") }).Should(BeNumerically(">", 0))
-	// The pod is ending: its agent reports how the operation ended, and does not answer any more.
+	// The pod is ending: its agent reports how the operation ended, and no longer answers.
 	s.agents.answerWith(func(method string, _ any) error {
 		if method == "GetOperation" {
 			return status.Error(codes.Unavailable, "the pod is ending")

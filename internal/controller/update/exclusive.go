@@ -77,7 +77,7 @@ func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update) err
 		return r.patchFinalizers(ctx, update, controllerutil.AddFinalizer)
 	}
 	live := &autov1alpha1.Update{}
-	if err := r.Live.Get(ctx, ctrlclient.ObjectKeyFromObject(update), live); err != nil {
+	if err := r.APIReader.Get(ctx, ctrlclient.ObjectKeyFromObject(update), live); err != nil {
 		return fmt.Errorf("read the update again: %w", err)
 	}
 	if live.UID != update.UID || live.Generation != update.Generation || live.HasStarted() || live.IsComplete() {

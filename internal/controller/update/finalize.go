@@ -111,7 +111,7 @@ func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update)
 	if owner == nil {
 		return false, nil
 	}
-	stack, err := readStack(ctx, r.Live, update.Namespace, owner.Name)
+	stack, err := readStack(ctx, r.APIReader, update.Namespace, owner.Name)
 	return err == nil && stack.UID == owner.UID && awaits(stack, update), err
 }
 

@@ -134,7 +134,7 @@ func (r *Reconciler) observeAgent(ctx context.Context, o *observation) (err erro
 		o.startError, o.delivery = client.ErrSourceMissing, r.background.lastDelivery(o.update)
 		return nil
 	}
-	inputs := &inputReader{reader: r.Live, namespace: o.update.Namespace, pods: r.Pods, watcher: r.References}
+	inputs := &inputReader{reader: r.APIReader, namespace: o.update.Namespace, pods: r.Pods, watcher: r.References}
 	o.request, o.requestError = describeOperation(ctx, o, inputs)
 	o.references = references.Digest(inputs.versions)
 	return nil
@@ -149,7 +149,7 @@ func (r *Reconciler) workspaceOf(ctx context.Context, update *autov1alpha1.Updat
 		// The Update arrived before the change of the Workspace that it follows, or before the Workspace when both came from another shard. Or
 		// the Workspace moved to another shard first: then it is not in the cache, but it was not deleted.
 		workspace = &autov1alpha1.Workspace{}
-		err = r.Live.Get(ctx, key, workspace)
+		err = r.APIReader.Get(ctx, key, workspace)
 	}
 	if apierrors.IsNotFound(err) {
 		return nil, nil

@@ -47,7 +47,7 @@ const (
 var errLeftoverOutputs = errors.New("the outputs of an earlier update of the same name are not removed yet")
 
 // mayHaveOutputs reports whether the outputs of the operation are kept, if it has any. The outputs of a preview are not real, and a stack
-// that was destroyed has none any more.
+// that was destroyed has none any longer.
 func mayHaveOutputs(operation *agentpb.Operation) bool {
 	kind := operation.GetKind().Unplanned()
 	return operation.GetState() == agentpb.OperationState_OPERATION_STATE_SUCCEEDED &&
@@ -101,7 +101,7 @@ func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Upda
 func (r *Reconciler) ownerOf(ctx context.Context, namespace, name string) (metav1.OwnerReference, error) {
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	err := r.Live.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: name}, existing)
+	err := r.APIReader.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: name}, existing)
 	if apierrors.IsNotFound(err) {
 		// The Secret was just removed, so the next attempt can create it.
 		return metav1.OwnerReference{}, errLeftoverOutputs

@@ -44,7 +44,7 @@ type planProblem struct {
 
 func (p *planProblem) Error() string { return p.message }
 
-// stalePlan returns the problem of a plan that does not match the present state of things any more.
+// stalePlan returns the problem of a plan that no longer matches the present state of things.
 func stalePlan(format string, args ...any) *planProblem {
 	return &planProblem{reason: autov1alpha1.PlanStaleReason, message: fmt.Sprintf(format, args...) + "; nothing was changed"}
 }
@@ -84,12 +84,12 @@ func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Updat
 		return planView{}, nil
 	}
 	from := &autov1alpha1.Update{}
-	err = r.Live.Get(ctx, types.NamespacedName{Namespace: update.Namespace, Name: wanted.Name}, from)
+	err = r.APIReader.Get(ctx, types.NamespacedName{Namespace: update.Namespace, Name: wanted.Name}, from)
 	if ctrlclient.IgnoreNotFound(err) != nil {
 		return planView{}, fmt.Errorf("read the plan %q: %w", wanted.Name, err)
 	}
 	if err != nil {
-		return planView{problem: stalePlan("there is no update %q with the plan any more", wanted.Name)}, nil
+		return planView{problem: stalePlan("there is no update %q with the plan any longer", wanted.Name)}, nil
 	}
 	if approved != "" && approved != from.UID {
 		return planView{problem: stalePlan("update %q is not the one whose plan was approved", from.Name)}, nil
@@ -185,7 +185,7 @@ func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Worksp
 func (r *Reconciler) planKeySecret(ctx context.Context, workspace *autov1alpha1.Workspace, suffix string, owner metav1.OwnerReference) (*corev1.Secret, error) {
 	name := shortened(workspace.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
 	secret := &corev1.Secret{}
-	err := r.Live.Get(ctx, types.NamespacedName{Namespace: workspace.Namespace, Name: name}, secret)
+	err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: workspace.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
 		key := make([]byte, agentpb.PlanKeySize)
 		// rand.Read never fails.

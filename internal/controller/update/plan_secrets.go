@@ -155,7 +155,7 @@ func (r *Reconciler) storePlanPart(ctx context.Context, update *autov1alpha1.Upd
 // isStored reports whether the Secret of the Update exists as it is.
 func (r *Reconciler) isStored(ctx context.Context, update *autov1alpha1.Update, secret *corev1.Secret) (bool, error) {
 	existing := &corev1.Secret{}
-	if err := r.Live.Get(ctx, ctrlclient.ObjectKeyFromObject(secret), existing); err != nil {
+	if err := r.APIReader.Get(ctx, ctrlclient.ObjectKeyFromObject(secret), existing); err != nil {
 		return false, fmt.Errorf("look at the stored secret %q: %w", secret.Name, err)
 	}
 	return metav1.IsControlledBy(existing, update) && ptr.Deref(existing.Immutable, false) && maps.EqualFunc(existing.Data, secret.Data, bytes.Equal), nil
@@ -199,7 +199,7 @@ func (r *Reconciler) movePlan(ctx context.Context, workspace *autov1alpha1.Works
 // otherwise the error is a *planProblem.
 func (r *Reconciler) readPlanPart(ctx context.Context, namespace, name string, owner types.UID) ([]byte, error) {
 	secret := &corev1.Secret{}
-	err := r.Live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, secret)
+	err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, secret)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, stalePlan("secret %q with a part of the plan is gone", name)

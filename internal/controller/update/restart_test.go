@@ -150,7 +150,7 @@ func TestOperationIsNotStartedForAnOldStateOfTheUpdate(t *testing.T) {
 	for name, finalizers := range map[string][]string{"with finalizer": {pulumiv1.Finalizer}, "without finalizer": nil} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			r := &Reconciler{Client: s.client, Live: s.client}
+			r := &Reconciler{Client: s.client, APIReader: s.client}
 			update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Finalizers = finalizers })
 			old := update.DeepCopy()
 			s.Expect(r.claim(t.Context(), update)).To(Succeed())

@@ -141,13 +141,13 @@ func (s *stage) startController() (stop func()) {
 	s.Expect(err).NotTo(HaveOccurred())
 	fetcher := artifact.NewFetcher(store, 0)
 	s.Expect(mgr.Add(fetcher)).To(Succeed())
-	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), AllowLocalAddresses: true, Dir: s.t.TempDir()})
+	git := source.NewGit(source.GitOptions{APIReader: mgr.GetAPIReader(), AllowLocalAddresses: true, Dir: s.t.TempDir()})
 	s.Expect(mgr.Add(git)).To(Succeed())
 	repositories := git.NewSubscriber()
 	s.Expect(informercache.AddIndexes(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
 	s.Expect((&Reconciler{
 		Client:        mgr.GetClient(),
-		Live:          mgr.GetAPIReader(),
+		APIReader:     mgr.GetAPIReader(),
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
 		Runtime:       s.agents,
 		Store:         store,
@@ -155,8 +155,8 @@ func (s *stage) startController() (stop func()) {
 		Git:           repositories,
 		Sources: &source.Set{Sources: []source.Source{
 			repositories,
-			&source.Flux{Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
-			&source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+			&source.Flux{APIReader: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
+			&source.Programs{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader()},
 		}},
 		References:       s.watchReferences(mgr),
 		RecentOutputs:    NewRecentOutputs(),

@@ -78,7 +78,7 @@ var updateCameOrEnded = predicate.Funcs{
 	},
 }
 
-// shownChanged passes a Workspace that shows another failure than before, or that became idle or is not idle any more. The reconcile that
+// shownChanged passes a Workspace that shows another failure than before, or that became idle or is no longer idle. The reconcile that
 // wrote this did not consider an Update that was created or ended meanwhile.
 var shownChanged = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },

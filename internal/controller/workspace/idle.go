@@ -10,7 +10,7 @@ import (
 )
 
 // A Workspace is idle when it was ready and had no operation for its idle timeout. Then its agent ends. The Workspace stays ready: the next
-// Update wakes it, and its Updates wait until it is not idle any more.
+// Update wakes it, and its Updates wait until it is no longer idle.
 
 // history is a summary of the Updates of a Workspace.
 type history struct {

@@ -26,15 +26,15 @@ func TestWorkspaceIsIdleWhenItHadNothingToDo(t *testing.T) {
 		left     time.Duration
 		mayIdle  bool
 	}{
-		"ready for long":                      {metav1.ConditionTrue, "Succeeded", time.Hour, history{}, timeout, 0, true},
-		"ready for a while":                   {metav1.ConditionTrue, "Succeeded", time.Minute, history{}, timeout, 9 * time.Minute, true},
-		"worked a while ago":                  {metav1.ConditionTrue, "Succeeded", time.Hour, history{last: ended(2 * time.Minute)}, timeout, 8 * time.Minute, true},
-		"worked long ago":                     {metav1.ConditionTrue, "Succeeded", time.Minute, history{last: ended(time.Hour)}, timeout, 9 * time.Minute, true},
-		"is idle":                             {metav1.ConditionTrue, "Idle", time.Second, history{}, timeout, 0, true},
-		"is idle, and has something to do":    {metav1.ConditionTrue, "Idle", time.Hour, history{unfinished: true}, timeout, 0, false},
-		"is idle, and should not be any more": {metav1.ConditionTrue, "Idle", time.Hour, history{}, 0, 0, false},
-		"has something to do":                 {metav1.ConditionTrue, "Succeeded", time.Hour, history{unfinished: true}, timeout, 0, false},
-		"cannot run operations":               {metav1.ConditionFalse, "ImagePullFailed", time.Hour, history{}, timeout, 0, false},
+		"ready for long":                        {metav1.ConditionTrue, "Succeeded", time.Hour, history{}, timeout, 0, true},
+		"ready for a while":                     {metav1.ConditionTrue, "Succeeded", time.Minute, history{}, timeout, 9 * time.Minute, true},
+		"worked a while ago":                    {metav1.ConditionTrue, "Succeeded", time.Hour, history{last: ended(2 * time.Minute)}, timeout, 8 * time.Minute, true},
+		"worked long ago":                       {metav1.ConditionTrue, "Succeeded", time.Minute, history{last: ended(time.Hour)}, timeout, 9 * time.Minute, true},
+		"is idle":                               {metav1.ConditionTrue, "Idle", time.Second, history{}, timeout, 0, true},
+		"is idle, and has something to do":      {metav1.ConditionTrue, "Idle", time.Hour, history{unfinished: true}, timeout, 0, false},
+		"is idle, and should not be any longer": {metav1.ConditionTrue, "Idle", time.Hour, history{}, 0, 0, false},
+		"has something to do":                   {metav1.ConditionTrue, "Succeeded", time.Hour, history{unfinished: true}, timeout, 0, false},
+		"cannot run operations":                 {metav1.ConditionFalse, "ImagePullFailed", time.Hour, history{}, timeout, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

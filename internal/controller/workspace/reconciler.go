@@ -188,7 +188,7 @@ func structured(workspace *autov1alpha1.Workspace) bool {
 	})
 }
 
-// remove ends the agent of a Workspace that does not exist any more. While the agent is ending, there is nothing to do: an event follows.
+// remove ends the agent of a Workspace that no longer exists. While the agent is ending, there is nothing to do: an event follows.
 func (r *Reconciler) remove(ctx context.Context, request ctrl.Request) error {
 	err := r.Runtime.Delete(ctx, request.NamespacedName)
 	if errors.Is(err, agentruntime.ErrEnding) || ctx.Err() != nil {

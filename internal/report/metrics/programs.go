@@ -38,7 +38,7 @@ func (p *Programs) Observe(key types.NamespacedName) {
 	p.active.Set(float64(len(p.known)))
 }
 
-// Forget stops counting a Program that does not exist any more or belongs to another controller.
+// Forget stops counting a Program that no longer exists or belongs to another controller.
 func (p *Programs) Forget(key types.NamespacedName) {
 	if p == nil {
 		return

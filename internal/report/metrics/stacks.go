@@ -75,7 +75,7 @@ func (s *Stacks) Observe(stack *pulumiv1.Stack) {
 	}
 }
 
-// Forget removes the series of a Stack that does not exist any more.
+// Forget removes the series of a Stack that no longer exists.
 func (s *Stacks) Forget(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -227,7 +227,7 @@ func (w *phaseRecord) phases(update *autov1alpha1.Update, total, run time.Durati
 	return segments
 }
 
-// Forget drops what is known of an Update that does not exist any more.
+// Forget drops what is known of an Update that no longer exists.
 func (u *Updates) Forget(key types.NamespacedName) {
 	if u == nil {
 		return

@@ -353,7 +353,7 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "DriftComesBack", State: UpToDate,
-		Means: "The reason of `Drifted`: the same drift came back after three corrections within an hour, and is not corrected any more.",
+		Means: "The reason of `Drifted`: the same drift came back after three corrections within an hour, and is no longer corrected.",
 		When:  "the next check",
 		Todo:  "Find out who changes the resources. Then set the annotation `pulumi.com/drift-check` to a new value, or ignore the drift with `spec.drift.ignore`.",
 		Tests: []string{"stack.TestDriftThatComesBackIsLeftAlone"},

@@ -74,7 +74,7 @@ func (b *background[K, W]) request(key K, work W, waiter types.NamespacedName) e
 	return nil
 }
 
-// forget drops the waiter's error, which is not needed any more.
+// forget drops the waiter's error, which is no longer needed.
 func (b *background[K, W]) forget(waiter types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -55,7 +55,7 @@ func (w want) encode(c *capabilities) []byte {
 	return []byte(packets(lines...) + flushPacket + packets("done"))
 }
 
-// packFile is a downloaded packfile and the limits of its content. The file has no name any more: it is gone when it is closed, or when the
+// packFile is a downloaded packfile and the limits of its content. The file has no name any longer: it is gone when it is closed, or when the
 // process ends in any way.
 type packFile struct {
 	*os.File

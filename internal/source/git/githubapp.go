@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// tokenMargin is how long before its expiry a token is not used any more. The tokens of GitHub are valid for an hour.
+	// tokenMargin is how long before its expiry a token is no longer used. The tokens of GitHub are valid for an hour.
 	tokenMargin = 5 * time.Minute
 
 	// assertionLife is how long the proof of the App's identity is valid; GitHub accepts ten minutes at most.

@@ -29,7 +29,7 @@ const (
 	baseCacheSize = 32 << 20
 
 	// maxMadeFactor bounds how many bytes of objects are made while a pack is read, as a multiple of the limit for the bytes of all its
-	// objects. An object is made again each time it is read, and so are its bases when they are not in the cache any more. A hostile pack
+	// objects. An object is made again each time it is read, and so are its bases when they are no longer in the cache. A hostile pack
 	// makes that happen for each of its objects.
 	maxMadeFactor = 4
 

@@ -161,9 +161,9 @@ func TestMisusedConfigurationFieldsAreExplainedAndRecover(t *testing.T) {
 		{field: "secretsRef (another namespace)", manifest: "configuration", patch: "{spec: {secretsRef: {password: {secret: {namespace: kube-system}}}}}", reason: invalid,
 			says: "spec.secretsRef[password]: secret kube-system/credentials is in another namespace"},
 		{field: "secretsRef.Env", manifest: "configuration", patch: "{spec: {secretsRef: {home: {type: Env, env: {name: HOME}}}}}", reason: invalid,
-			says: "spec.secretsRef[home]: type Env is not supported any more"},
+			says: "spec.secretsRef[home]: type Env is no longer supported"},
 		{field: "secretsRef.FS", manifest: "configuration", patch: "{spec: {secretsRef: {file: {type: FS, filesystem: {path: /etc/passwd}}}}}", reason: invalid,
-			says: "spec.secretsRef[file]: type FS is not supported any more"},
+			says: "spec.secretsRef[file]: type FS is no longer supported"},
 	})
 }
 
@@ -233,9 +233,9 @@ func TestMisusedIdentityFieldsAreExplainedAndRecover(t *testing.T) {
 		{field: "envRefs.Literal (names none)", manifest: "identity", patch: "{spec: {envRefs: {FROM_LITERAL: {literal: null}}}}", reason: invalid,
 			says: "spec.envRefs[FROM_LITERAL]: type Literal needs the field literal"},
 		{field: "envRefs.Env", manifest: "identity", patch: "{spec: {envRefs: {FROM_ENV: {type: Env, env: {name: KUBECONFIG}}}}}", reason: invalid,
-			says: "spec.envRefs[FROM_ENV]: type Env is not supported any more"},
+			says: "spec.envRefs[FROM_ENV]: type Env is no longer supported"},
 		{field: "envRefs.FS", manifest: "identity", patch: "{spec: {envRefs: {FROM_FILE: {type: FS, filesystem: {path: /etc/passwd}}}}}", reason: invalid,
-			says: "spec.envRefs[FROM_FILE]: type FS is not supported any more"},
+			says: "spec.envRefs[FROM_FILE]: type FS is no longer supported"},
 		{field: "envRefs (unknown type)", manifest: "identity", patch: "{spec: {envRefs: {FROM_KEY: {type: Vault}}}}", reason: invalid,
 			says: `spec.envRefs[FROM_KEY]: unknown type "Vault"`},
 		{field: "envRefs (a name that is none)", manifest: "identity", patch: "{spec: {envRefs: {'A=B': {type: Literal, literal: {value: c}}}}}", reason: failed,

@@ -84,14 +84,14 @@ func TestEveryRuleIsTheOperatorsOrHasItsReason(t *testing.T) {
 		}
 	}
 	for _, strict := range stricterRules {
-		g.Expect(rules).To(ContainElement(strict.rule), "there is no such rule any more")
+		g.Expect(rules).To(ContainElement(strict.rule), "there is no such rule any longer")
 		g.Expect(strict.why).NotTo(BeEmpty())
 	}
 	for _, known := range operatorRules {
 		used := slices.ContainsFunc(rules, func(r rule) bool {
 			return r.kind == known.kind && matches(known.field, r.field) && r.text == known.text
 		})
-		g.Expect(used).To(BeTrue(), "no definition has the rule %+v any more", known)
+		g.Expect(used).To(BeTrue(), "no definition has the rule %+v any longer", known)
 	}
 }
 

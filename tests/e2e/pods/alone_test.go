@@ -372,7 +372,7 @@ func TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard(t *testing.T) {
 	a.Expect(a.pulumiProcesses()).To(Equal(1))
 	a.expectUndisturbed(running, pod.UID)
 
-	// The Stack goes back to the main controller, which has no knowledge of it any more.
+	// The Stack goes back to the main controller, which has no knowledge of it any longer.
 	change(a.ctx, a.WithT, a.Key(), func(stack *pulumiv1.Stack) { delete(stack.Labels, shardKey) })
 	rollout, err := system.Rollout(a.ctx, a.App, sleepingProgram(a.Name, "seconds: 0.1"))
 	a.Expect(err).NotTo(HaveOccurred())

@@ -241,7 +241,7 @@ func exists(g Gomega, name string) bool {
 	return err == nil
 }
 
-// isGone reports whether the object does not exist any more.
+// isGone reports whether the object no longer exists.
 func isGone(ctx context.Context, object client.Object) bool {
 	return apierrors.IsNotFound(system.Client.Get(ctx, client.ObjectKeyFromObject(object), object))
 }

@@ -221,7 +221,7 @@ func (f *fleet) moveFromLost() {
 	f.awaitDeployed(fifth, "one-a", "one-b", "main-a", "main-b", "two-a", "two-b")
 	f.expectUpdates(5, f.names...)
 	f.Succeed(startShard(f.Context(), "one"))
-	// The restarted controller still has the directory of a Workspace that does not belong to it any more.
+	// The restarted controller still has the directory of a Workspace that no longer belongs to it.
 	f.Expect(f.agentOf("one-b")).To(ContainSubstring(filepath.Join(system.Dir, "data") + "/"))
 	sixth := f.commit(6)
 	f.awaitDeployed(sixth, f.names...)

@@ -111,7 +111,7 @@ var referenceAttacks = []attack{
 				{Type: pulumiv1.ResourceRefFS, FileSystem: &pulumiv1.FSSelector{Path: "/var/run/secrets/kubernetes.io/serviceaccount/token"}},
 				{Type: pulumiv1.ResourceRefEnv, Env: &pulumiv1.EnvSelector{Name: "KUBERNETES_SERVICE_HOST"}},
 			} {
-				a.expectRefused(a.numbered(a.newStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) { spec.EnvRefs["STOLEN"] = ref })), invalid("is not supported any more"))
+				a.expectRefused(a.numbered(a.newStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) { spec.EnvRefs["STOLEN"] = ref })), invalid("is no longer supported"))
 			}
 		},
 	},

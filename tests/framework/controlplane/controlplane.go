@@ -159,7 +159,7 @@ func (cp *ControlPlane) prepare(ctx context.Context) error {
 	return err
 }
 
-// Stop kills every server (their state is not needed any more), waits until each has ended and removes the directory. It may be called more
+// Stop kills every server (their state is no longer needed), waits until each has ended and removes the directory. It may be called more
 // than once, and on a nil ControlPlane.
 func (cp *ControlPlane) Stop() error {
 	if cp == nil || cp.supervisor == nil {

@@ -89,7 +89,7 @@ func (s *Server) Publish(listener net.Listener) error {
 // Stop stops serving. The repositories stay on disk.
 func (s *Server) Stop() {
 	if s.public != nil {
-		_ = s.public.Close() // this also closes the listener, whose error does not matter any more
+		_ = s.public.Close() // this also closes the listener, whose error no longer matters
 	}
 	s.server.StopHTTP()
 }

@@ -153,7 +153,7 @@ func elect(ctx context.Context, on *target) (heal campaign.Heal, err error) {
 }
 
 // freezeLeader freezes the leader, and the other controller takes over. When the first one continues, it has to notice that it is not the
-// leader any more.
+// leader any longer.
 func freezeLeader(ctx context.Context, on *target) (campaign.Heal, error) {
 	heal, err := elect(ctx, on)
 	if err != nil {

@@ -75,7 +75,7 @@ func controllers(ctx context.Context, dir string) (*recorder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the manager: %w", err)
 	}
-	flux := &source.Flux{Live: recorded, Mapper: mapper}
+	flux := &source.Flux{APIReader: recorded, Mapper: mapper}
 	if err := add(ctx, mgr, flux, dir); err != nil {
 		return nil, err
 	}
@@ -110,30 +110,30 @@ func add(ctx context.Context, mgr ctrl.Manager, flux *source.Flux, dir string) e
 	if err != nil {
 		return err
 	}
-	agents, err := pod.New(ctx, pod.Options{AgentImage: "agent", Client: c, Live: c, Cache: mgr.GetCache(), Config: mgr.GetConfig()})
+	agents, err := pod.New(ctx, pod.Options{AgentImage: "agent", Client: c, APIReader: c, Cache: mgr.GetCache(), Config: mgr.GetConfig()})
 	if err != nil {
 		return err
 	}
-	git := source.NewGit(source.GitOptions{Live: c})
+	git := source.NewGit(source.GitOptions{APIReader: c})
 	sources := func() (*source.Set, *source.GitSubscriber) {
 		repositories := git.NewSubscriber()
-		return &source.Set{Sources: []source.Source{repositories, flux, &source.Programs{Client: c, Live: c}}}, repositories
+		return &source.Set{Sources: []source.Source{repositories, flux, &source.Programs{Client: c, APIReader: c}}}, repositories
 	}
 	ofStacks, _ := sources()
 	ofUpdates, repositories := sources()
 	options := fairqueue.ControllerOptions(1, controller.Options{})
 	return errors.Join(
 		informercache.AddIndexes(ctx, mgr.GetFieldIndexer()),
-		(&stack.Reconciler{Client: c, EventRecorder: events, Live: c, Sources: ofStacks, Stacks: stacks,
+		(&stack.Reconciler{Client: c, EventRecorder: events, APIReader: c, Sources: ofStacks, Stacks: stacks,
 			Metrics:   runtimectrl.NewMetrics(mgr, gotkmetrics.NewRecorder(), pulumiv1.Finalizer),
 			Artifacts: artifact.NewFetcher(store, 1), Contents: artifact.NewContents(store), RecentOutputs: update.NewRecentOutputs(),
 		}).SetupWithManager(ctx, mgr, options),
-		(&update.Reconciler{Client: c, EventRecorder: events, Live: c, Runtime: agents, Store: store, Artifacts: artifact.NewFetcher(store, 1),
+		(&update.Reconciler{Client: c, EventRecorder: events, APIReader: c, Runtime: agents, Store: store, Artifacts: artifact.NewFetcher(store, 1),
 			Sources: ofUpdates, Git: repositories, Pods: true, RecentOutputs: update.NewRecentOutputs(),
 		}).SetupWithManager(ctx, mgr, options),
 		(&workspace.Reconciler{Client: c, EventRecorder: events, Runtime: agents}).SetupWithManager(mgr, options),
-		(&program.Reconciler{Client: c, EventRecorder: events, Live: c}).SetupWithManager(mgr, options),
-		(&approval.Reconciler{Client: c, EventRecorder: events, Live: c}).SetupWithManager(mgr, options),
+		(&program.Reconciler{Client: c, EventRecorder: events, APIReader: c}).SetupWithManager(mgr, options),
+		(&approval.Reconciler{Client: c, EventRecorder: events, APIReader: c}).SetupWithManager(mgr, options),
 		mgr.Add(agents),
 	)
 }

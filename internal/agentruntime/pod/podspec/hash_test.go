@@ -102,5 +102,5 @@ func TestDefaultServiceAccountIsThatOfWorkspacesThatNameNone(t *testing.T) {
 	}
 	changed, err := Build(parse(g, `{}`), withDefault)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(changed.RevisionHash).NotTo(Equal(build(g, parse(g, `{}`)).RevisionHash), "pods keep the identity that is not the default any more")
+	g.Expect(changed.RevisionHash).NotTo(Equal(build(g, parse(g, `{}`)).RevisionHash), "pods keep the identity that is no longer the default")
 }

@@ -171,7 +171,7 @@ func restrict(container *corev1.Container) {
 }
 
 // adapt converts settings for other versions of the API: it moves the deprecated name of the service account to the current field, and
-// removes customizations of an init container that is not needed any more.
+// removes customizations of an init container that is no longer needed.
 func adapt(custom *corev1.PodSpec) {
 	custom.ServiceAccountName = cmp.Or(custom.ServiceAccountName, custom.DeprecatedServiceAccount)
 	custom.DeprecatedServiceAccount = ""
