@@ -24,10 +24,10 @@ ONLY ?=
 FUZZTIME ?= 10s
 # Which targets it runs, as ".ci/fuzz list" prints them; all when it is empty.
 TARGETS ?=
-# How many runs "make faults" has, of about 20 s each, what they follow from, and how many worlds play them at once.
+# How many runs "make faults" has, of about 20 s each, what they follow from, and how many environments they run in at once.
 RUNS ?= 60
 SEED ?= 1
-WORLDS ?= 3
+ENVIRONMENTS ?= 3
 # How many Stacks "make scale" has in the end.
 STACKS ?= 2000
 # From which revision "make upgrade" comes, for example the newest release.
@@ -180,9 +180,9 @@ upgrade: ## Show that this build, in the place of the one at the revision FROM, 
 	CGO_ENABLED=0 go run ./tests/e2e/upgrade -from='$(FROM)'
 
 .PHONY: faults
-faults: ## Inject faults in RUNS runs that follow from SEED, in WORLDS worlds, and write docs/reliability.md from what comes of them
+faults: ## Inject faults in RUNS runs that follow from SEED, in ENVIRONMENTS environments, and write docs/reliability.md from what comes of them
 	go test ./tests/load/faults -run='^TestRandomFaults$$' -count=1 -v -timeout=0 \
-		-args -runs='$(RUNS)' -seed='$(SEED)' -worlds='$(WORLDS)' -report='$(CURDIR)/docs/reliability.md'
+		-args -runs='$(RUNS)' -seed='$(SEED)' -environments='$(ENVIRONMENTS)' -report='$(CURDIR)/docs/reliability.md'
 
 .PHONY: pod-faults
 pod-faults: ## The same, as root, for workspaces in pods on a real node, and docs/reliability-pods.md

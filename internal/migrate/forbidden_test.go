@@ -53,7 +53,7 @@ func TestNothingChangesUntilWhatAnObjectForbidsIsAccepted(t *testing.T) {
 	for names, test := range forbidding {
 		t.Run(names, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t)
+			s := newFixture(t)
 			var object client.Object = &pulumiv1.Stack{}
 			kind := "Stack"
 			if test.update != "" {
@@ -105,7 +105,7 @@ func TestFieldsThatForbidAreTried(t *testing.T) {
 
 func TestWhatTheOperatorStartsIsSaid(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	s.Expect(admin.Create(s.ctx, &pulumiv1.Stack{
 		Namespace: s.namespace, Name: "new", Spec: pulumiv1.StackSpec{Stack: "dev"},
 	})).To(Succeed())
@@ -121,7 +121,7 @@ func TestWhatTheOperatorStartsIsSaid(t *testing.T) {
 }
 
 func TestLeftoversAreListedWithTheCommandsThatRemoveThem(t *testing.T) {
-	s := newScene(t)
+	s := newFixture(t)
 	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Annotations: map[string]string{
 		pulumiv1.DeployedStackAnnotation: "dev", "example.com/mine": "stays",
 	}, Spec: pulumiv1.StackSpec{Stack: "dev"}}

@@ -18,7 +18,7 @@ import (
 
 func TestObjectThatChangedMeanwhileIsReadAgain(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	stack := s.stack("app", nil, func(stack *pulumiv1.Stack) { failed(stack, kinds[0], 1) })
 	stale := stack.DeepCopy()
 	s.write(stack, func() { stack.Status.LastUpdate.Message = "later" })
@@ -34,7 +34,7 @@ func TestObjectThatChangedMeanwhileIsReadAgain(t *testing.T) {
 
 func TestObjectsOfEveryPageAreHandedBack(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	for i := range pageSize + 1 {
 		program := &pulumiv1.Program{Namespace: s.namespace, Name: fmt.Sprintf("program-%d", i)}
 		s.Expect(admin.Create(s.ctx, program)).To(Succeed())
@@ -65,7 +65,7 @@ func (b blind) Get(ctx context.Context, key client.ObjectKey, object client.Obje
 
 func TestFailureWithOneObjectKeepsNoOtherBack(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	s.stack("a", nil, func(stack *pulumiv1.Stack) {
 		stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "unreadable"}
 	})

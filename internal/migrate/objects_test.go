@@ -30,7 +30,7 @@ import (
 )
 
 // update creates an Update as the Stack's controller does.
-func (s *scene) update(stack *pulumiv1.Stack, name string) *autov1alpha1.Update {
+func (s *fixture) update(stack *pulumiv1.Stack, name string) *autov1alpha1.Update {
 	s.t.Helper()
 	yes := true
 	update := &autov1alpha1.Update{
@@ -45,7 +45,7 @@ func (s *scene) update(stack *pulumiv1.Stack, name string) *autov1alpha1.Update 
 }
 
 // complete ends the Update with success.
-func (s *scene) complete(update *autov1alpha1.Update) {
+func (s *fixture) complete(update *autov1alpha1.Update) {
 	s.t.Helper()
 	s.write(update, func() {
 		now := metav1.Now()
@@ -58,7 +58,7 @@ func (s *scene) complete(update *autov1alpha1.Update) {
 }
 
 // start starts the Update.
-func (s *scene) start(update *autov1alpha1.Update) {
+func (s *fixture) start(update *autov1alpha1.Update) {
 	s.t.Helper()
 	s.write(update, func() {
 		now := metav1.Now()
@@ -68,7 +68,7 @@ func (s *scene) start(update *autov1alpha1.Update) {
 }
 
 // workspace creates a Workspace with a StatefulSet, a Service and a pod, for the Stack or, when that is nil, for a user.
-func (s *scene) workspace(stack *pulumiv1.Stack, name string) *autov1alpha1.Workspace {
+func (s *fixture) workspace(stack *pulumiv1.Stack, name string) *autov1alpha1.Workspace {
 	s.t.Helper()
 	workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: name}
 	owner := "kubectl"
@@ -111,7 +111,7 @@ func (s *scene) workspace(stack *pulumiv1.Stack, name string) *autov1alpha1.Work
 }
 
 // apply applies the object without the fields that only the API server writes.
-func (s *scene) apply(kind schema.GroupVersionKind, object client.Object, owner string, options ...client.ApplyOption) error {
+func (s *fixture) apply(kind schema.GroupVersionKind, object client.Object, owner string, options ...client.ApplyOption) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (s *scene) apply(kind schema.GroupVersionKind, object client.Object, owner 
 }
 
 // endPods plays the kubelet: pods end when they are asked to.
-func (s *scene) endPods(ctx context.Context) {
+func (s *fixture) endPods(ctx context.Context) {
 	for ctx.Err() == nil {
 		pods := &corev1.PodList{}
 		if err := admin.List(ctx, pods, client.InNamespace(s.namespace)); err == nil {
@@ -143,7 +143,7 @@ func (s *scene) endPods(ctx context.Context) {
 
 func TestNothingIsLeftOfTheWorkspacesOfStacks(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	stack := s.stack("app", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
 	workspace := s.workspace(stack, "app")
 	update := s.update(stack, "app-1")
@@ -176,7 +176,7 @@ func TestNothingIsLeftOfTheWorkspacesOfStacks(t *testing.T) {
 
 func TestWorkspaceThatNobodyHasReconciledYetGoesToo(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	stack := s.stack("app", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
 	workspace := &autov1alpha1.Workspace{
 		Namespace: s.namespace, Name: "app", Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentStack}}
@@ -190,7 +190,7 @@ func TestWorkspaceThatNobodyHasReconciledYetGoesToo(t *testing.T) {
 
 func TestWorkspaceOfAUserBecomesTheOperators(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	workspace := s.workspace(nil, "mine")
 	waiting := &autov1alpha1.Update{
 		Namespace: s.namespace, Name: "mine", Finalizers: []string{pulumiv1.Finalizer},
@@ -228,7 +228,7 @@ func TestWorkspaceOfAUserBecomesTheOperators(t *testing.T) {
 // without previewOnly, savePlan and plan.
 func TestUpdatesWithPreviewOnlyOrAPlanAreDeleted(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	for name, spec := range map[string]autov1alpha1.UpdateSpec{
 		"look": {Type: autov1alpha1.UpdateTypeRefresh, PreviewOnly: new(true)},
 		"plan": {Type: autov1alpha1.UpdateTypeDestroy, PreviewOnly: new(true), SavePlan: new(true)},
@@ -250,7 +250,7 @@ func TestUpdatesWithPreviewOnlyOrAPlanAreDeleted(t *testing.T) {
 
 func TestUpdateThatWasNotStartedGoes(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	stack := s.stack("app", nil, func(*pulumiv1.Stack) {})
 	update := s.update(stack, "app-1")
 	s.write(update, func() {
@@ -269,7 +269,7 @@ func TestUpdateThatWasNotStartedGoes(t *testing.T) {
 
 func TestProgramIsHandedBackWithoutItsArtifact(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	program := &pulumiv1.Program{Namespace: s.namespace, Name: "app"}
 	s.Expect(admin.Create(s.ctx, program, client.FieldOwner("kubectl"))).To(Succeed())
 	s.Expect(s.operator.SaveProgram(s.ctx, program)).To(Succeed())
@@ -289,7 +289,7 @@ func TestProgramIsHandedBackWithoutItsArtifact(t *testing.T) {
 
 func TestNothingIsChangedWhileAnUpdateRuns(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	stack := s.stack("app", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
 	s.stack("other", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
 	s.workspace(stack, "app")
@@ -303,7 +303,7 @@ func TestNothingIsChangedWhileAnUpdateRuns(t *testing.T) {
 
 func TestNothingIsChangedWhileTheControllerRuns(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	s.stack("app", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
 	holder, seconds, now := "stack-controller-0", int32(35), metav1.NowMicro()
 	lease := &coordinationv1.Lease{
@@ -325,7 +325,7 @@ func TestNothingIsChangedWhileTheControllerRuns(t *testing.T) {
 
 func TestDryRunAndASecondRunChangeNothing(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newFixture(t)
 	stack := s.stack("app", kinds[1].set, func(stack *pulumiv1.Stack) { failed(stack, kinds[1], 1) })
 	s.workspace(stack, "app")
 	s.workspace(nil, "mine")
@@ -355,7 +355,7 @@ func TestDryRunAndASecondRunChangeNothing(t *testing.T) {
 }
 
 // versions returns the resource versions of all objects that could be changed.
-func (s *scene) versions() map[string]string {
+func (s *fixture) versions() map[string]string {
 	s.t.Helper()
 	versions := map[string]string{}
 	for _, list := range []client.ObjectList{

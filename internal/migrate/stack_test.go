@@ -71,44 +71,44 @@ func failed(stack *pulumiv1.Stack, k kind, failures int64) {
 }
 
 var phases = map[string]struct {
-	status func(*scene, *pulumiv1.Stack, kind)
+	status func(*fixture, *pulumiv1.Stack, kind)
 	ready  gomegatypes.GomegaMatcher
 	// others are the conditions beside Ready.
 	others []string
 }{
-	"initialising": {func(_ *scene, stack *pulumiv1.Stack, _ kind) {
+	"initialising": {func(_ *fixture, stack *pulumiv1.Stack, _ kind) {
 		stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Generation: 1, Name: "app-1", Commit: digest, RequestedAt: "now"}
 		conditions.MarkReconciling(stack, pulumiv1.StackProcessingReason, "waiting for workspace readiness")
 		conditions.MarkUnknown(stack, meta.ReadyCondition, pulumiv1.NotReadyInProgressReason, "waiting for workspace readiness")
 	}, BeFalse(), []string{"Reconciling=StackProcessing"}},
-	"updated": {func(s *scene, stack *pulumiv1.Stack, k kind) {
+	"updated": {func(s *fixture, stack *pulumiv1.Stack, k kind) {
 		update := s.update(stack, "app-"+k.name)
 		s.complete(update)
 		stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Generation: 1, Name: update.Name, Commit: k.commit, Revision: k.revision, ContentDigest: digest}
 		conditions.MarkReconciling(stack, pulumiv1.StackProcessingReason, "stack is being processed")
 		conditions.MarkUnknown(stack, meta.ReadyCondition, pulumiv1.NotReadyInProgressReason, "stack is being processed")
 	}, BeFalse(), []string{"Reconciling=StackProcessing"}},
-	"retrying": {func(_ *scene, stack *pulumiv1.Stack, k kind) {
+	"retrying": {func(_ *fixture, stack *pulumiv1.Stack, k kind) {
 		failed(stack, k, 1)
 		conditions.MarkReconciling(stack, pulumiv1.RetryingAfterFailureReason, "up failed")
 		conditions.MarkFalse(stack, meta.ReadyCondition, pulumiv1.RetryingAfterFailureReason, "up failed")
 	}, BeFalse(), []string{"Reconciling=RetryingAfterFailure"}},
-	"stalled": {func(_ *scene, stack *pulumiv1.Stack, k kind) {
+	"stalled": {func(_ *fixture, stack *pulumiv1.Stack, k kind) {
 		failed(stack, k, 7)
 		conditions.MarkStalled(stack, pulumiv1.UpdateFailedReason, "up failed (attempt 7)")
 		conditions.MarkFalse(stack, meta.ReadyCondition, pulumiv1.UpdateFailedReason, "up failed (attempt 7)")
 	}, BeFalse(), []string{"Stalled=UpdateFailed"}},
-	"invalid": {func(_ *scene, stack *pulumiv1.Stack, k kind) {
+	"invalid": {func(_ *fixture, stack *pulumiv1.Stack, k kind) {
 		succeeded(stack, k)
 		conditions.MarkStalled(stack, pulumiv1.SpecInvalidReason, "two sources")
 		conditions.MarkFalse(stack, meta.ReadyCondition, pulumiv1.SpecInvalidReason, "two sources")
 	}, BeTrue(), nil},
-	"ready": {func(_ *scene, stack *pulumiv1.Stack, k kind) { succeeded(stack, k) }, BeTrue(), nil},
+	"ready": {func(_ *fixture, stack *pulumiv1.Stack, k kind) { succeeded(stack, k) }, BeTrue(), nil},
 }
 
 func TestOperatorCanWriteEveryStatusOnlyAfterItIsHandedBack(t *testing.T) {
 	t.Run("a condition that it does not know", func(t *testing.T) {
-		s := newScene(t)
+		s := newFixture(t)
 		stack := s.stack("stalled", kinds[0].set, func(stack *pulumiv1.Stack) { phases["stalled"].status(s, stack, kinds[0]) })
 		operator.MarkReady(stack)
 		s.Expect(s.operator.SaveStatus(s.ctx, stack)).To(Succeed())
@@ -121,7 +121,7 @@ func TestOperatorCanWriteEveryStatusOnlyAfterItIsHandedBack(t *testing.T) {
 		s.Expect(shown(stack)).To(ConsistOf("Ready=ProcessingCompleted"))
 	})
 	t.Run("a condition that both have written", func(t *testing.T) {
-		s := newScene(t)
+		s := newFixture(t)
 		left := func(name string) *pulumiv1.Stack {
 			return s.stack(name, kinds[0].set, func(stack *pulumiv1.Stack) {
 				conditions.MarkReconciling(stack, pulumiv1.StackProcessingReason, "stack is being processed: up by update app-1")
@@ -151,7 +151,7 @@ func TestEveryPhaseIsHandedBack(t *testing.T) {
 			for _, deleting := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/deleting=%t", name, k.name, deleting), func(t *testing.T) {
 					t.Parallel()
-					s := newScene(t)
+					s := newFixture(t)
 					stack := s.stack("app", k.set, func(stack *pulumiv1.Stack) { phase.status(s, stack, k) })
 					if deleting {
 						s.Expect(admin.Delete(s.ctx, stack)).To(Succeed())
@@ -172,7 +172,7 @@ func TestEveryPhaseIsHandedBack(t *testing.T) {
 }
 
 // operatorGoesOn lets the operator write several statuses, and checks that each one is exactly what the operator wrote.
-func (s *scene) operatorGoesOn(stack *pulumiv1.Stack) {
+func (s *fixture) operatorGoesOn(stack *pulumiv1.Stack) {
 	s.t.Helper()
 	for _, step := range []struct {
 		change func()
@@ -214,7 +214,7 @@ func shown(stack *pulumiv1.Stack) (shown []string) {
 	return shown
 }
 
-func (s *scene) onlyTheOperatorOwnsStatus(object client.Object) {
+func (s *fixture) onlyTheOperatorOwnsStatus(object client.Object) {
 	s.t.Helper()
 	for _, entry := range object.GetManagedFields() {
 		if entry.Subresource == "status" {
@@ -227,7 +227,7 @@ func (s *scene) onlyTheOperatorOwnsStatus(object client.Object) {
 func TestOperatorRunsNothingForAStackThatIsUpToDate(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			s := newScene(t)
+			s := newFixture(t)
 			stack := s.stack("app", k.set, func(stack *pulumiv1.Stack) { succeeded(stack, k) })
 			s.Expect(operator.IsSynced(stack, k.operatorCommit)).To(Equal(k.name == "git"), "the commits have other names here")
 			_, err := s.run()
@@ -240,7 +240,7 @@ func TestOperatorRunsNothingForAStackThatIsUpToDate(t *testing.T) {
 		})
 	}
 	t.Run("whose edit needed no update", func(t *testing.T) {
-		s := newScene(t)
+		s := newFixture(t)
 		stack := s.stack("app", kinds[1].set, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[1]) })
 		stack.Spec.ResyncFrequencySeconds = 600
 		stack.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "long ago"}
@@ -255,7 +255,7 @@ func TestOperatorRunsNothingForAStackThatIsUpToDate(t *testing.T) {
 		s.Expect(operator.IsSynced(stack, kinds[1].operatorCommit)).To(BeTrue())
 	})
 	t.Run("but for one that has a new commit, an edit or a request", func(t *testing.T) {
-		s := newScene(t)
+		s := newFixture(t)
 		stack := s.stack("app", kinds[1].set, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[1]) })
 		stack.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "now"}
 		s.Expect(admin.Update(s.ctx, stack)).To(Succeed())
@@ -269,7 +269,7 @@ func TestOperatorRunsNothingForAStackThatIsUpToDate(t *testing.T) {
 }
 
 func TestWhatTheOperatorWillDoDifferentlyIsSaid(t *testing.T) {
-	s := newScene(t)
+	s := newFixture(t)
 	s.stack("app", func(spec *pulumiv1.StackSpec) {
 		kinds[1].set(spec)
 		spec.Suspend = true

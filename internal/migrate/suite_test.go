@@ -99,8 +99,8 @@ func createAccount(ctx context.Context) (client.Client, error) {
 	return newClient(config)
 }
 
-// scene is a namespace that both controllers have written to.
-type scene struct {
+// fixture is a namespace that both controllers have written to.
+type fixture struct {
 	*WithT
 	t         *testing.T
 	ctx       context.Context
@@ -108,21 +108,23 @@ type scene struct {
 	operator  operator.Operator
 }
 
-func newScene(t *testing.T) *scene {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
 	g.SetDefaultEventuallyPollingInterval(pollInterval)
 	namespace := &corev1.Namespace{GenerateName: "back-"}
 	g.Expect(admin.Create(t.Context(), namespace)).To(Succeed())
-	return &scene{WithT: g, t: t, ctx: t.Context(), namespace: namespace.Name, operator: operator.Operator{Client: admin}}
+	return &fixture{WithT: g, t: t, ctx: t.Context(), namespace: namespace.Name, operator: operator.Operator{Client: admin}}
 }
 
 // run hands the namespace back, and returns what is printed.
-func (s *scene) run(changes ...func(*Options)) (string, error) { return s.runFor(patience, changes...) }
+func (s *fixture) run(changes ...func(*Options)) (string, error) {
+	return s.runFor(patience, changes...)
+}
 
 // runFor is like run, with a time limit.
-func (s *scene) runFor(limit time.Duration, changes ...func(*Options)) (string, error) {
+func (s *fixture) runFor(limit time.Duration, changes ...func(*Options)) (string, error) {
 	var out strings.Builder
 	options := Options{
 		Client: controller, Namespace: s.namespace, Out: &out, PollInterval: pollInterval,
@@ -150,7 +152,7 @@ func accept(objects ...string) func(*Options) {
 }
 
 // stack creates a Stack with a status of the operator, and then replaces it by a status of this controller.
-func (s *scene) stack(name string, source func(*pulumiv1.StackSpec), status func(*pulumiv1.Stack)) *pulumiv1.Stack {
+func (s *fixture) stack(name string, source func(*pulumiv1.StackSpec), status func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
 	stack := &pulumiv1.Stack{
 		Namespace: s.namespace, Name: name, Finalizers: []string{pulumiv1.Finalizer},
@@ -171,7 +173,7 @@ func (s *scene) stack(name string, source func(*pulumiv1.StackSpec), status func
 }
 
 // write changes the status as this controller does.
-func (s *scene) write(object client.Object, change func()) {
+func (s *fixture) write(object client.Object, change func()) {
 	s.t.Helper()
 	before := object.DeepCopyObject().(client.Object)
 	change()
@@ -179,7 +181,7 @@ func (s *scene) write(object client.Object, change func()) {
 	s.Expect(admin.Status().Patch(s.ctx, object, locked, patch.FieldOwner)).To(Succeed())
 }
 
-func (s *scene) read(object client.Object) {
+func (s *fixture) read(object client.Object) {
 	s.t.Helper()
 	s.Expect(admin.Get(s.ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
 }

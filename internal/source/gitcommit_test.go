@@ -14,7 +14,7 @@ import (
 )
 
 func TestCheckoutThatFailsSaysWhy(t *testing.T) {
-	s := newGitStage(t)
+	s := newGitFixture(t)
 	kindOf := func(err error) artifact.Kind {
 		var failure *artifact.FetchError
 		s.Expect(errors.As(err, &failure)).To(BeTrue(), "%v", err)
@@ -47,7 +47,7 @@ func TestCheckoutThatFailsSaysWhy(t *testing.T) {
 }
 
 func TestLocalAddressIsRefusedUnlessAFlagAllowsIt(t *testing.T) {
-	s := newGitStage(t)
+	s := newGitFixture(t)
 	s.git.client = git.NewClient(git.Options{Dir: t.TempDir()})
 	query := s.query("a")
 	_, err := s.subscribe(query)
@@ -62,7 +62,7 @@ func TestLocalAddressIsRefusedUnlessAFlagAllowsIt(t *testing.T) {
 }
 
 func TestNothingOfACheckoutStaysOnTheDisk(t *testing.T) {
-	s := newGitStage(t)
+	s := newGitFixture(t)
 	dir := t.TempDir()
 	s.git.client = git.NewClient(git.Options{AllowLocalAddresses: true, Dir: dir})
 	query := s.query("a")

@@ -29,8 +29,8 @@ import (
 // patience is how long tests wait for what takes milliseconds on a quiet machine.
 const patience = 30 * time.Second
 
-// gitStage is a real git server behind a proxy that counts the requests, and a running Git.
-type gitStage struct {
+// gitFixture is a real git server behind a proxy that counts the requests, and a running Git.
+type gitFixture struct {
 	*WithT
 	t          *testing.T
 	dir        string
@@ -50,9 +50,9 @@ type gitStage struct {
 	stacks *GitSubscriber
 }
 
-func newGitStage(t *testing.T) *gitStage {
+func newGitFixture(t *testing.T) *gitFixture {
 	t.Helper()
-	s := &gitStage{WithT: NewWithT(t), t: t, dir: t.TempDir(), client: fake.NewClientBuilder().Build()}
+	s := &gitFixture{WithT: NewWithT(t), t: t, dir: t.TempDir(), client: fake.NewClientBuilder().Build()}
 	s.SetDefaultEventuallyTimeout(patience)
 	var err error
 	s.origin, err = gitserver.Start(s.dir)
@@ -84,7 +84,7 @@ func newGitStage(t *testing.T) *gitStage {
 }
 
 // restart runs a new Git without the state of the one before.
-func (s *gitStage) restart() {
+func (s *gitFixture) restart() {
 	s.git = NewGit(GitOptions{APIReader: s.client, AllowLocalAddresses: true, Timeout: 5 * time.Second, Dir: s.t.TempDir()})
 	s.stacks = s.git.NewSubscriber()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -96,7 +96,7 @@ func (s *gitStage) restart() {
 	})
 }
 
-func (s *gitStage) answerWith(answer http.HandlerFunc) {
+func (s *gitFixture) answerWith(answer http.HandlerFunc) {
 	if answer == nil {
 		s.answer.Store(nil)
 		return
@@ -105,7 +105,7 @@ func (s *gitStage) answerWith(answer http.HandlerFunc) {
 }
 
 // query subscribes to the branch main with a short interval.
-func (s *gitStage) query(name string) GitQuery {
+func (s *gitFixture) query(name string) GitQuery {
 	return GitQuery{
 		Waiter:   types.NamespacedName{Namespace: "team", Name: name},
 		Source:   &autov1alpha1.GitSource{URL: s.front.URL + "/demo", Ref: gitserver.Branch},
@@ -114,7 +114,7 @@ func (s *gitStage) query(name string) GitQuery {
 }
 
 // next waits for the event of a waiter, and asks again.
-func (s *gitStage) next(query GitQuery) (*Artifact, error) {
+func (s *gitFixture) next(query GitQuery) (*Artifact, error) {
 	s.t.Helper()
 	var got event.GenericEvent
 	s.Eventually(s.stacks.Events()).Should(Receive(&got))
@@ -123,26 +123,26 @@ func (s *gitStage) next(query GitQuery) (*Artifact, error) {
 }
 
 // subscribe asks for the first time.
-func (s *gitStage) subscribe(query GitQuery) (*Artifact, error) {
+func (s *gitFixture) subscribe(query GitQuery) (*Artifact, error) {
 	s.t.Helper()
 	_, err := s.stacks.Subscribe(query)
 	s.Expect(problemIn(s.WithT, err).Pending).To(BeTrue())
 	return s.next(query)
 }
 
-func (s *gitStage) commits(found *Artifact, err error) string {
+func (s *gitFixture) commits(found *Artifact, err error) string {
 	s.t.Helper()
 	s.Expect(err).NotTo(HaveOccurred())
 	return found.Commit()
 }
 
-func (s *gitStage) reasonOf(_ *Artifact, err error) string {
+func (s *gitFixture) reasonOf(_ *Artifact, err error) string {
 	s.t.Helper()
 	return problemIn(s.WithT, err).Reason
 }
 
 // onServer runs git in the directory of the repository on the server.
-func (s *gitStage) onServer(args ...string) {
+func (s *gitFixture) onServer(args ...string) {
 	s.t.Helper()
 	command := exec.Command("git", args...)
 	command.Dir = filepath.Join(s.dir, "demo")
@@ -150,7 +150,7 @@ func (s *gitStage) onServer(args ...string) {
 	s.Expect(err).NotTo(HaveOccurred(), string(output))
 }
 
-func (s *gitStage) change(name, content string) string {
+func (s *gitFixture) change(name, content string) string {
 	s.t.Helper()
 	sha, err := s.repository.Commit(gitserver.Files{name: content})
 	s.Expect(err).NotTo(HaveOccurred())
@@ -158,7 +158,7 @@ func (s *gitStage) change(name, content string) string {
 }
 
 func TestServerReportsOneCheckoutPerCommit(t *testing.T) {
-	s := newGitStage(t)
+	s := newGitFixture(t)
 	found, err := s.subscribe(s.query("a"))
 	s.Expect(s.commits(found, err)).To(Equal(s.first))
 	s.stacks.Forget(s.query("a").Waiter) // so that only checkouts are counted
@@ -187,7 +187,7 @@ func TestServerReportsOneCheckoutPerCommit(t *testing.T) {
 }
 
 func TestSubscriberSeesWhatHappensToItsBranch(t *testing.T) {
-	s := newGitStage(t)
+	s := newGitFixture(t)
 	query := s.query("a")
 	s.Expect(s.commits(s.subscribe(query))).To(Equal(s.first))
 	second := s.change("more", "content")
@@ -211,7 +211,7 @@ func TestSubscriberSeesWhatHappensToItsBranch(t *testing.T) {
 }
 
 func TestSubscriberSeesWhatHappensToItsServer(t *testing.T) {
-	s := newGitStage(t)
+	s := newGitFixture(t)
 	query := s.query("a")
 	s.Expect(s.commits(s.subscribe(query))).To(Equal(s.first))
 
@@ -233,7 +233,7 @@ func TestSubscriberSeesWhatHappensToItsServer(t *testing.T) {
 }
 
 func TestNewGitKnowsNothingAndAsksOnce(t *testing.T) {
-	s := newGitStage(t)
+	s := newGitFixture(t)
 	query := s.query("a")
 	query.Interval = time.Hour
 	s.Expect(s.commits(s.subscribe(query))).To(Equal(s.first))
@@ -245,7 +245,7 @@ func TestNewGitKnowsNothingAndAsksOnce(t *testing.T) {
 }
 
 // wants makes the server require the user and the password.
-func (s *gitStage) wants(username, password string) {
+func (s *gitFixture) wants(username, password string) {
 	behind, err := url.Parse(s.origin.URL(""))
 	s.Expect(err).NotTo(HaveOccurred())
 	proxy := httputil.NewSingleHostReverseProxy(behind)
@@ -260,7 +260,7 @@ func (s *gitStage) wants(username, password string) {
 }
 
 func TestCredentialsThatArriveBreakAndAreRenewedAreNoticed(t *testing.T) {
-	s := newGitStage(t)
+	s := newGitFixture(t)
 	s.wants("user", canary+"-1")
 	query := s.query("a")
 	query.Source.Auth = &autov1alpha1.GitAuth{SecretRef: secretRef("git")}
@@ -296,7 +296,7 @@ func TestCredentialsThatArriveBreakAndAreRenewedAreNoticed(t *testing.T) {
 }
 
 // reading fetches the artifact into a store of its own.
-func (s *gitStage) reading(found *Artifact) error {
+func (s *gitFixture) reading(found *Artifact) error {
 	s.t.Helper()
 	store, err := artifact.NewStore(artifact.Options{Dir: s.t.TempDir()})
 	s.Expect(err).NotTo(HaveOccurred())

@@ -19,10 +19,10 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/framework/vault"
 )
 
@@ -172,7 +172,7 @@ func TestOutputsKeepTheirNamesAndGoWhenTheProgramDropsThem(t *testing.T) {
 	next := p.publish(p.yaml("config:", "  token: {type: string, secret: true}", "outputs:", "  a_b: [4]"))
 	stack = p.Await(ready(next.Digest))
 	p.Expect(stack.Status.Outputs).To(HaveLen(1))
-	p.Expect(scene.Output(stack, "a_b")).To(Equal(`[4]`))
+	p.Expect(systemtest.Output(stack, "a_b")).To(Equal(`[4]`))
 }
 
 func TestOutputsThatAreTooLargeDoNotFailTheUpdate(t *testing.T) {
@@ -193,8 +193,8 @@ func TestOutputsThatAreTooLargeDoNotFailTheUpdate(t *testing.T) {
 	p.Expect(len(secret.Data["large"])).To(Equal(300<<10 + 2))
 	p.Expect(secret.Annotations).To(HaveKeyWithValue("pulumi.com/omitted-outputs", `["huge"]`))
 	p.Expect(stack.Status.Outputs).To(HaveLen(1001))
-	p.Expect(scene.Output(stack, "output999")).To(Equal("999"))
-	p.Expect(scene.Output(stack, "large")).To(Equal(fmt.Sprintf(`"[%d bytes, see key large of secret %s]"`, 300<<10+2, secret.Name)))
+	p.Expect(systemtest.Output(stack, "output999")).To(Equal("999"))
+	p.Expect(systemtest.Output(stack, "large")).To(Equal(fmt.Sprintf(`"[%d bytes, see key large of secret %s]"`, 300<<10+2, secret.Name)))
 	p.Eventually(p.events).WithArguments("OutputsNotStored").Should(
 		ContainElement(ContainSubstring(`1 of 1002 outputs are not stored`)))
 }
@@ -204,33 +204,33 @@ var watched = map[string]string{meta.LabelKeyWatch: meta.LabelValueWatchEnabled}
 // prompt is how soon something happens after an event of a watch. With polling, it would take longer on average.
 const prompt = 10 * time.Second
 
-func (p *play) credentials(value string, labels map[string]string) *corev1.Secret {
+func (p *fixture) credentials(value string, labels map[string]string) *corev1.Secret {
 	secret := p.Secret("credentials", map[string]string{"password": secretCanary + value})
 	secret.Labels = labels
 	return secret
 }
 
-func (p *play) settings(value string, labels map[string]string) *corev1.ConfigMap {
+func (p *fixture) settings(value string, labels map[string]string) *corev1.ConfigMap {
 	settings := &corev1.ConfigMap{ObjectMeta: p.Meta("settings"), Data: map[string]string{"region": value}}
 	settings.Labels = labels
 	return settings
 }
 
 // update updates the object on the API server.
-func (p *play) update(object client.Object) {
+func (p *fixture) update(object client.Object) {
 	p.Helper()
 	p.Expect(system.Client.Update(p.Context(), object)).To(Succeed())
 }
 
 // configured starts a Stack whose program returns a value from a Secret and one from a ConfigMap, both with the labels, and waits until it
 // is Ready.
-func (p *play) configured(labels map[string]string) *pulumiv1.Stack {
+func (p *fixture) configured(labels map[string]string) *pulumiv1.Stack {
 	p.Helper()
 	artifact := p.put(p.yaml("config:", "  password: {type: string, secret: true}", "  region: {type: string}",
 		"outputs:", "  password: ${password}", "  region: ${region}"))
 	p.start(artifact, func(s *pulumiv1.Stack) {
 		s.Spec.ConfigRef = map[string]pulumiv1.ConfigMapRef{"region": {Name: "settings", Key: "region"}}
-		s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": stage.SecretRef("credentials", "password")}
+		s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": localsystem.SecretRef("credentials", "password")}
 	})
 	p.Create(p.credentials("1", labels), p.settings("eu", labels))
 	stack := p.Await(ready(artifact.Digest))
@@ -241,7 +241,7 @@ func (p *play) configured(labels map[string]string) *pulumiv1.Stack {
 
 // awaitPassword waits until an update after the one that the Stack recorded has succeeded, and expects that it used this value of the
 // Secret.
-func (p *play) awaitPassword(stack *pulumiv1.Stack, value string) *pulumiv1.Stack {
+func (p *fixture) awaitPassword(stack *pulumiv1.Stack, value string) *pulumiv1.Stack {
 	p.Helper()
 	stack = p.awaitNext(stack)
 	p.Expect(string(p.outputs(stack).Data["password"])).To(Equal(`"` + secretCanary + value + `"`))
@@ -249,7 +249,7 @@ func (p *play) awaitPassword(stack *pulumiv1.Stack, value string) *pulumiv1.Stac
 }
 
 // expectMessage returns the Update of the name, and expects that it has the message, which says why it runs.
-func (p *play) expectMessage(name, message string) *autov1alpha1.Update {
+func (p *fixture) expectMessage(name, message string) *autov1alpha1.Update {
 	p.Helper()
 	update := &autov1alpha1.Update{}
 	p.Get(name, update)
@@ -309,7 +309,7 @@ func TestChangeOfALabelledSecretOrConfigMapIsDeployed(t *testing.T) {
 	// causes one.
 	plain := secret()
 	plain["new"] = "key"
-	p.update(p.Secret(stage.PassphraseSecret, plain))
+	p.update(p.Secret(localsystem.PassphraseSecret, plain))
 	p.update(p.credentials("1", watched))
 	changed := time.Now()
 	p.update(p.credentials("2", watched))
@@ -321,7 +321,7 @@ func TestChangeOfALabelledSecretOrConfigMapIsDeployed(t *testing.T) {
 
 	p.update(p.settings("us", watched))
 	stack = p.awaitNext(stack)
-	p.Expect(scene.Output(stack, "region")).To(Equal(`"us"`))
+	p.Expect(systemtest.Output(stack, "region")).To(Equal(`"us"`))
 	p.Expect(p.Updates()).To(HaveLen(3))
 }
 
@@ -348,9 +348,9 @@ func TestEveryMissingReferenceIsNamedAndWaitedFor(t *testing.T) {
 	p.start(artifact, func(s *pulumiv1.Stack) {
 		s.Spec.AccessTokenSecret = "token"
 		s.Spec.Envs, s.Spec.SecretEnvs = []string{"env-map"}, []string{"env-secret"}
-		s.Spec.EnvRefs["SOME"] = stage.SecretRef("env-ref", "key")
+		s.Spec.EnvRefs["SOME"] = localsystem.SecretRef("env-ref", "key")
 		s.Spec.ConfigRef = map[string]pulumiv1.ConfigMapRef{"a": {Name: "config-map", Key: "key"}}
-		s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"b": stage.SecretRef("config-secret", "key")}
+		s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"b": localsystem.SecretRef("config-secret", "key")}
 	})
 	secret := func(name string) client.Object {
 		return p.Secret(name, map[string]string{"key": secretCanary, "accessToken": secretCanary})
@@ -420,8 +420,8 @@ func TestChangedPassphraseIsReportedAndRecoversWhenItIsRestored(t *testing.T) {
 	_, artifact := p.deployed(usesPassword, func(s *pulumiv1.Stack) { s.Spec.RetryMaxBackoffDurationSeconds = 1 })
 	set := func(passphrase string) {
 		changed := secret()
-		changed[stage.PassphraseKey] = passphrase
-		p.update(p.Secret(stage.PassphraseSecret, changed))
+		changed[localsystem.PassphraseKey] = passphrase
+		p.update(p.Secret(localsystem.PassphraseSecret, changed))
 	}
 	set("another")
 	p.Change(func(s *pulumiv1.Stack) { s.Spec.Refresh = true })

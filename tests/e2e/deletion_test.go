@@ -22,10 +22,10 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 func destroyed(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize = true }
@@ -34,7 +34,7 @@ func suspended(s *pulumiv1.Stack) { s.Spec.Suspend = true }
 
 func resumed(s *pulumiv1.Stack) { s.Spec.Suspend = false }
 
-var orphan = scene.Annotate(pulumiv1.OrphanAnnotation, "true")
+var orphan = systemtest.Annotate(pulumiv1.OrphanAnnotation, "true")
 
 // says matches a Stack that is being deleted and is not ready for the reason, and whose message says how the deletion can continue.
 func says(reason string) func(*pulumiv1.Stack) bool {
@@ -80,11 +80,11 @@ func TestDeletedStackWhoseSecretIsGoneSaysSoAndGoesOnWithIt(t *testing.T) {
 	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-secretless")
 	p.deployed(destroyed)
-	p.Expect(system.Client.Delete(p.Context(), p.Secret(stage.PassphraseSecret, nil))).To(Succeed())
+	p.Expect(system.Client.Delete(p.Context(), p.Secret(localsystem.PassphraseSecret, nil))).To(Succeed())
 	p.Delete()
 	waiting := p.Await(says(pulumiv1.SecretNotFoundReason))
-	p.Expect(statuscheck.Message(waiting)).To(ContainSubstring(stage.PassphraseSecret))
-	p.Create(p.Secret(stage.PassphraseSecret, secret()))
+	p.Expect(statuscheck.Message(waiting)).To(ContainSubstring(localsystem.PassphraseSecret))
+	p.Create(p.Secret(localsystem.PassphraseSecret, secret()))
 	p.awaitDestroyed()
 }
 
@@ -92,7 +92,7 @@ func TestOrphanedStackGoesWhileItsDestroyWaits(t *testing.T) {
 	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-waiting")
 	p.deployed(destroyed)
-	p.Expect(system.Client.Delete(p.Context(), p.Secret(stage.PassphraseSecret, nil))).To(Succeed())
+	p.Expect(system.Client.Delete(p.Context(), p.Secret(localsystem.PassphraseSecret, nil))).To(Succeed())
 	p.Delete()
 	p.Await(says(pulumiv1.SecretNotFoundReason))
 	p.Change(orphan)
@@ -100,7 +100,7 @@ func TestOrphanedStackGoesWhileItsDestroyWaits(t *testing.T) {
 }
 
 // failedOnce starts a Stack whose only update fails after it created something.
-func (p *play) failedOnce() *meta.Artifact {
+func (p *fixture) failedOnce() *meta.Artifact {
 	p.Helper()
 	artifact := p.put(p.returning("${nothing.here}"))
 	p.start(artifact, destroyed, func(s *pulumiv1.Stack) { s.Spec.RetryMaxBackoffDurationSeconds = 3600 })
@@ -124,7 +124,7 @@ func TestDeletedStackWhoseDestroyNeedsAProgramThatIsGoneSaysWhatToDo(t *testing.
 }
 
 // destroyFails starts a Stack, and deletes it with a backend that does not exist.
-func (p *play) destroyFails() {
+func (p *fixture) destroyFails() {
 	p.Helper()
 	p.deployed(destroyed, retriedLate)
 	p.Change(suspended, func(s *pulumiv1.Stack) { s.Spec.Backend = "file:///no/such/directory" })
@@ -174,7 +174,7 @@ func TestStackThatIsDeletedInTheForegroundIsDestroyedOnce(t *testing.T) {
 			stack, _ := p.deployed(destroyed)
 			release := p.hold()
 			if updates {
-				p.Change(scene.Annotate(pulumiv1.ReconcileRequestAnnotation, "once more"))
+				p.Change(systemtest.Annotate(pulumiv1.ReconcileRequestAnnotation, "once more"))
 				p.awaitHeld()
 			}
 			// The garbage collector has to wait as long as this ConfigMap has a finalizer.
@@ -271,7 +271,7 @@ func TestDestroyGoesOnWhenTheBackendIsBack(t *testing.T) {
 }
 
 // forgetUpdates removes the Updates of the namespace and their finalizers, as if they had expired.
-func (p *play) forgetUpdates() {
+func (p *fixture) forgetUpdates() {
 	p.Helper()
 	for _, update := range p.Updates() {
 		before := update.DeepCopy()
@@ -298,7 +298,7 @@ func TestStackWhoseStatusWasClearedIsNotRemovedWithoutADestroy(t *testing.T) {
 }
 
 // restored replaces the Stack by its copy from a backup without statuses and finalizers, while the controller is stopped.
-func (p *play) restored(changes ...func(*pulumiv1.Stack)) {
+func (p *fixture) restored(changes ...func(*pulumiv1.Stack)) {
 	p.Helper()
 	backup := &pulumiv1.Stack{}
 	p.Get(p.Name, backup)
@@ -357,13 +357,13 @@ func TestStackThatNeverDeployedAnythingGoesThoughItsStackExists(t *testing.T) {
 
 // deleteNamespace does what "kubectl delete namespace" does: everything in the namespace is deleted, in no particular order, and nothing
 // can be created in it.
-func (p *play) deleteNamespace() {
+func (p *fixture) deleteNamespace() {
 	p.Helper()
 	p.Expect(system.Client.Delete(p.Context(), &corev1.Namespace{Name: p.Name})).To(Succeed())
 }
 
 // awaitNamespaceGone waits until the namespace, and so everything in it, is gone.
-func (p *play) awaitNamespaceGone() {
+func (p *fixture) awaitNamespaceGone() {
 	p.Helper()
 	p.Eventually(func() bool {
 		return apierrors.IsNotFound(system.Client.Get(p.Context(), client.ObjectKey{Name: p.Name}, &corev1.Namespace{}))
@@ -371,7 +371,7 @@ func (p *play) awaitNamespaceGone() {
 }
 
 // stuck waits until the Stack reports that its namespace is being deleted before the Stack was destroyed.
-func (p *play) stuck() *pulumiv1.Stack {
+func (p *fixture) stuck() *pulumiv1.Stack {
 	p.Helper()
 	stack := p.Await(says(pulumiv1.NamespaceTerminatingReason))
 	p.Expect(statuscheck.Message(stack)).To(And(ContainSubstring("the namespace is being deleted"), ContainSubstring(`stack "dev"`)))
@@ -385,7 +385,7 @@ func TestStackWhoseNamespaceGoesIsKeptAndCanBeDestroyedFromAnother(t *testing.T)
 	_, artifact := p.deployed(destroyed)
 	p.deleteNamespace()
 	p.stuck()
-	p.AwaitAbsent(stage.PassphraseSecret, &corev1.Secret{})
+	p.AwaitAbsent(localsystem.PassphraseSecret, &corev1.Secret{})
 	p.AwaitAbsent(p.Name, &sourcev1.ExternalArtifact{})
 	// The Stack does not try again and again.
 	stack := p.stuck()

@@ -17,34 +17,34 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // retriedLate makes a failed destroy wait for an hour, so that only a request or an edit repeats it.
 func retriedLate(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Hour} }
 
-// resourcePlay is a play with resources of the test provider. Each resource has a journal and a file.
-type resourcePlay struct {
-	*play
+// resourceFixture is a play with resources of the test provider. Each resource has a journal and a file.
+type resourceFixture struct {
+	*fixture
 	dir string
 }
 
-func (r *resourcePlay) journal(resource string) string {
+func (r *resourceFixture) journal(resource string) string {
 	return filepath.Join(r.dir, resource+".journal")
 }
 
-func (r *resourcePlay) file(resource string) string { return filepath.Join(r.dir, resource) }
+func (r *resourceFixture) file(resource string) string { return filepath.Join(r.dir, resource) }
 
 // write replaces the content of the resource's file, as a person would do by hand.
-func (r *resourcePlay) write(resource, content string) {
+func (r *resourceFixture) write(resource, content string) {
 	r.Helper()
 	r.Expect(os.WriteFile(r.file(resource), []byte(content), 0o600)).To(Succeed())
 }
 
 // journalEntries returns the entries of the resource's journal, in order.
-func (r *resourcePlay) journalEntries(resource string) []string {
+func (r *resourceFixture) journalEntries(resource string) []string {
 	r.Helper()
 	content, err := os.ReadFile(r.journal(resource))
 	r.Succeed(err)
@@ -55,27 +55,27 @@ func (r *resourcePlay) journalEntries(resource string) []string {
 var created, deleted = []string{"create start", "create end"}, []string{"delete start", "delete end"}
 
 // urn returns the URN of the resource.
-func (r *resourcePlay) urn(resource string) string {
+func (r *resourceFixture) urn(resource string) string {
 	return "urn:pulumi:dev::" + r.Name + "::test:index:Sleep::" + resource
 }
 
 // sleep returns the lines of a program for a resource with the properties, a journal and the options.
-func (r *resourcePlay) sleep(resource, properties, options string) []string {
+func (r *resourceFixture) sleep(resource, properties, options string) []string {
 	return []string{"  " + resource + ":", "    type: test:index:Sleep",
 		fmt.Sprintf("    properties: {journal: %s, %s}", r.journal(resource), properties), "    options: {version: 0.1.0" + options + "}"}
 }
 
 // newThings deploys a Stack that can have resources of the test provider.
-func newThings(p *play, changes ...func(*pulumiv1.Stack)) *resourcePlay {
+func newThings(p *fixture, changes ...func(*pulumiv1.Stack)) *resourceFixture {
 	p.Helper()
 	p.deployed(append([]func(*pulumiv1.Stack){retriedLate}, changes...)...)
 	p.InstallProvider(p.Name)
-	return &resourcePlay{play: p, dir: p.TempDir()}
+	return &resourceFixture{fixture: p, dir: p.TempDir()}
 }
 
 // deployedThings starts a Stack with the resources "first" and "second", each with the further options, and waits until it is Ready.
 // "second" depends on "first".
-func deployedThings(p *play, options string, changes ...func(*pulumiv1.Stack)) *resourcePlay {
+func deployedThings(p *fixture, options string, changes ...func(*pulumiv1.Stack)) *resourceFixture {
 	p.Helper()
 	r := newThings(p, append([]func(*pulumiv1.Stack){destroyed}, changes...)...)
 	lines := []string{"resources:"}
@@ -87,9 +87,9 @@ func deployedThings(p *play, options string, changes ...func(*pulumiv1.Stack)) *
 }
 
 // retry asks for another attempt.
-func (r *resourcePlay) retry() {
+func (r *resourceFixture) retry() {
 	r.Helper()
-	r.Change(scene.Annotate(pulumiv1.ReconcileRequestAnnotation, time.Now().Format(time.RFC3339Nano)))
+	r.Change(systemtest.Annotate(pulumiv1.ReconcileRequestAnnotation, time.Now().Format(time.RFC3339Nano)))
 }
 
 func TestDestroyThatFailsHalfWayGoesOnWhereItStopped(t *testing.T) {
@@ -185,7 +185,7 @@ func needs(name string) func(*pulumiv1.Stack) {
 }
 
 // destroys returns those of the named Stacks that were destroyed, in the order in which their destroys began.
-func (p *play) destroys(names ...string) (order []string) {
+func (p *fixture) destroys(names ...string) (order []string) {
 	for _, call := range p.calls(names...) {
 		for _, name := range names {
 			if strings.HasPrefix(call, p.Directory(name)) && strings.Contains(call, " destroy ") {

@@ -14,9 +14,9 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // resetAnnotation makes Flux's helm-controller reset its count of failures. It needs a plain request with the same value.
@@ -113,9 +113,9 @@ func drifted(token, reason string) func(*pulumiv1.Stack) bool {
 	}
 }
 
-func (r *resourcePlay) check(token string) {
+func (r *resourceFixture) check(token string) {
 	r.Helper()
-	r.Change(scene.Annotate(pulumiv1.DriftCheckAnnotation, token))
+	r.Change(systemtest.Annotate(pulumiv1.DriftCheckAnnotation, token))
 }
 
 func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {

@@ -18,20 +18,20 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // slowly returns the program of these tests: the resource "quick", and after it the resource "slow", which takes the given number of
 // seconds.
-func (r *resourcePlay) slowly(seconds int) gitserver.Files {
+func (r *resourceFixture) slowly(seconds int) gitserver.Files {
 	lines := append([]string{"resources:"}, r.sleep("quick", "seconds: 0", "")...)
 	return r.yaml(append(lines, r.sleep("slow", fmt.Sprintf("seconds: %d", seconds), ", dependsOn: [\"${quick}\"]")...)...)
 }
 
 // inTheMiddle starts a Stack, and returns while the Stack creates the slow resource. The creation does not end by itself.
-func inTheMiddle(p *play, changes ...func(*pulumiv1.Stack)) *resourcePlay {
+func inTheMiddle(p *fixture, changes ...func(*pulumiv1.Stack)) *resourceFixture {
 	p.Helper()
 	r := newThings(p, changes...)
 	r.publish(r.slowly(1000))
@@ -43,10 +43,10 @@ func inTheMiddle(p *play, changes ...func(*pulumiv1.Stack)) *resourcePlay {
 }
 
 // hurries publishes a program whose slow resource takes no time.
-func (r *resourcePlay) hurries() *meta.Artifact { return r.publish(r.slowly(0)) }
+func (r *resourceFixture) hurries() *meta.Artifact { return r.publish(r.slowly(0)) }
 
 // locks returns the files of the locks that the backend has for the stack.
-func (p *play) locks() []string {
+func (p *fixture) locks() []string {
 	p.Helper()
 	found, err := filepath.Glob(filepath.Join(p.lockDirectory(), "*.json"))
 	p.Succeed(err)
@@ -54,7 +54,7 @@ func (p *play) locks() []string {
 }
 
 // running returns how many Updates have not ended.
-func (p *play) running() (count int) {
+func (p *fixture) running() (count int) {
 	for _, update := range p.Updates() {
 		if !update.IsComplete() {
 			count++
@@ -70,12 +70,12 @@ func TestSuspendedStackEndsItsUpdateWhenItIsAskedTo(t *testing.T) {
 	suite.Long(t, "further ways in which an update ends")
 	r := inTheMiddle(begin(t, "cancelled"))
 	// Neither the annotation nor the suspension alone ends an update: a Stack that is not suspended would start the same update again.
-	r.Change(scene.Annotate(pulumiv1.CancelUpdateAnnotation, "true"))
+	r.Change(systemtest.Annotate(pulumiv1.CancelUpdateAnnotation, "true"))
 	r.Consistently(r.running).WithTimeout(2 * time.Second).Should(Equal(1))
 	r.Change(func(s *pulumiv1.Stack) { delete(s.Annotations, pulumiv1.CancelUpdateAnnotation); s.Spec.Suspend = true })
 	r.Consistently(r.running).WithTimeout(2 * time.Second).Should(Equal(1))
 
-	r.Change(scene.Annotate(pulumiv1.CancelUpdateAnnotation, "true"))
+	r.Change(systemtest.Annotate(pulumiv1.CancelUpdateAnnotation, "true"))
 	stack := r.Await(notReady(pulumiv1.SuspendedReason))
 	r.Expect(statuscheck.Message(stack)).To(ContainSubstring("its last up did not succeed: the operation was cancelled: pulumi stopped gracefully"))
 	r.Expect(stack.Status.LastUpdate.Reason).To(Equal(autov1alpha1.CanceledReason))
@@ -164,7 +164,7 @@ func TestStackWhoseCreationWasCutOffIsNotRemovedUntilSomebodyLooked(t *testing.T
 }
 
 // interruptedUpdates returns how many Updates of the namespace were ended from outside.
-func (p *play) interruptedUpdates() (count int) {
+func (p *fixture) interruptedUpdates() (count int) {
 	p.Helper()
 	for _, update := range p.Updates() {
 		if update.WasInterrupted() {
@@ -247,13 +247,13 @@ func TestWorkspaceIsNotReclaimedUnderAnUpdateOfSomebodyElse(t *testing.T) {
 }
 
 // lockDirectory returns the directory in which the backend keeps the locks of the stack.
-func (p *play) lockDirectory() string {
+func (p *fixture) lockDirectory() string {
 	return filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "locks", "organization", p.Name, "dev")
 }
 
 // lock adds a lock of a process on another host to the backend, in the form that pulumi writes, and returns a function that removes the
 // lock.
-func (p *play) lock() (release func()) {
+func (p *fixture) lock() (release func()) {
 	p.Helper()
 	path := filepath.Join(p.lockDirectory(), "11111111-2222-3333-4444-555555555555.json")
 	p.Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
@@ -323,7 +323,7 @@ func TestLockOfAnotherIsShownAndWaitedFor(t *testing.T) {
 
 // lose moves the state of the stack out of the backend, as if the Stack had another backend. It returns a function that moves the state
 // back.
-func (p *play) lose() (bringBack func()) {
+func (p *fixture) lose() (bringBack func()) {
 	p.Helper()
 	state := filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "stacks", p.Name)
 	p.Expect(os.Rename(state, state+".away")).To(Succeed())
@@ -336,7 +336,7 @@ func (p *play) lose() (bringBack func()) {
 func retriedSoon(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Second} }
 
 // allowed lets the Stack create a missing stack again.
-var allowed = scene.Annotate(pulumiv1.CreateMissingStackAnnotation, "true")
+var allowed = systemtest.Annotate(pulumiv1.CreateMissingStackAnnotation, "true")
 
 func TestLostStackIsNotCreatedAgainAndRecoversWhenItIsBack(t *testing.T) {
 	suite.Long(t, "further states of a backend; the decisions are in internal/controller/stack and the message in internal/agent/operation")
@@ -371,7 +371,7 @@ func TestStackOfAProjectWithAnotherNameIsNotCreatedUntilSomebodyAllowsIt(t *test
 	p := begin(t, "lost-project")
 	const renamed = "lost-project-renamed"
 	p.deployed()
-	next := p.publish(scene.Returning(renamed, 2))
+	next := p.publish(systemtest.Returning(renamed, 2))
 	lost := p.Await(notReady(pulumiv1.StackLostReason))
 	p.Expect(statuscheck.Message(lost)).To(ContainSubstring("and the name of the project;"))
 	p.Expect(p.HasState(renamed, "dev")).To(BeFalse())

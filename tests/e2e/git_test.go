@@ -14,13 +14,13 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // repository creates a git repository with the name of the Stack, and returns its commit.
-func (p *play) repository(files gitserver.Files) (repository *gitserver.Repository, sha string) {
+func (p *fixture) repository(files gitserver.Files) (repository *gitserver.Repository, sha string) {
 	p.Helper()
 	repository, sha, err := system.Git.Create(p.Name, files)
 	p.Succeed(err)
@@ -28,7 +28,7 @@ func (p *play) repository(files gitserver.Files) (repository *gitserver.Reposito
 }
 
 // commit pushes the files, and returns the commit.
-func (p *play) commit(repository *gitserver.Repository, files gitserver.Files) (sha string) {
+func (p *fixture) commit(repository *gitserver.Repository, files gitserver.Files) (sha string) {
 	p.Helper()
 	sha, err := repository.Commit(files)
 	p.Succeed(err)
@@ -36,7 +36,7 @@ func (p *play) commit(repository *gitserver.Repository, files gitserver.Files) (
 }
 
 // gitStack returns a Stack that follows the main branch of a git repository.
-func (p *play) gitStack(url string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
+func (p *fixture) gitStack(url string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	stack := p.newStack()
 	stack.Spec.FluxSource = nil
 	stack.Spec.GitSource = pulumiv1.GitSource{ProjectRepo: url, Branch: gitserver.Branch}
@@ -52,7 +52,7 @@ func named(name string) func(*pulumiv1.Stack) {
 }
 
 // deployedFromGit creates a repository with the files, and a Stack that follows it and has the changes, and waits until the Stack is Ready.
-func (p *play) deployedFromGit(files gitserver.Files, changes ...func(*pulumiv1.Stack)) (repository *gitserver.Repository, sha string) {
+func (p *fixture) deployedFromGit(files gitserver.Files, changes ...func(*pulumiv1.Stack)) (repository *gitserver.Repository, sha string) {
 	p.Helper()
 	repository, sha = p.repository(files)
 	p.enter(p.gitStack(repository.URL, changes...))
@@ -67,7 +67,7 @@ type historyEntry struct {
 }
 
 // history returns the entries of the stack's history in the backend, the oldest first.
-func (p *play) history() (entries []historyEntry) {
+func (p *fixture) history() (entries []historyEntry) {
 	p.Helper()
 	pattern := filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "history", p.Name, "dev", "*.history.json")
 	files, err := filepath.Glob(pattern)
@@ -99,7 +99,7 @@ func TestStackFollowsTheBranchOfARepositoryDirectly(t *testing.T) {
 	second := p.commit(repository, p.returning(2))
 	p.Request()
 	stack = p.Await(ready(second))
-	p.Expect(scene.Output(stack, "x")).To(Equal("2"))
+	p.Expect(systemtest.Output(stack, "x")).To(Equal("2"))
 	p.Expect(p.Updates()).To(HaveLen(2), "the request was answered with the commit that it found, at once")
 }
 
@@ -132,9 +132,9 @@ func TestPinnedCommitStaysWhateverIsPushed(t *testing.T) {
 	repository, first := p.repository(p.returning(1))
 	second := p.commit(repository, p.returning(2))
 	p.enter(p.gitStack(repository.URL, func(s *pulumiv1.Stack) { s.Spec.Branch, s.Spec.Commit = "", first }))
-	p.Expect(scene.Output(p.Await(ready(first)), "x")).To(Equal("1"))
+	p.Expect(systemtest.Output(p.Await(ready(first)), "x")).To(Equal("1"))
 	p.Change(func(s *pulumiv1.Stack) { s.Spec.Commit = second })
-	p.Expect(scene.Output(p.Await(ready(second)), "x")).To(Equal("2"))
+	p.Expect(systemtest.Output(p.Await(ready(second)), "x")).To(Equal("2"))
 }
 
 func TestTagIsDeployed(t *testing.T) {
@@ -145,7 +145,7 @@ func TestTagIsDeployed(t *testing.T) {
 	p.commit(repository, p.returning(2))
 	p.enter(p.gitStack(repository.URL, func(s *pulumiv1.Stack) { s.Spec.Branch = "refs/tags/v1.0.0" }))
 	deployed := p.Await(ready(tagged))
-	p.Expect(scene.Output(deployed, "x")).To(Equal("1"))
+	p.Expect(systemtest.Output(deployed, "x")).To(Equal("1"))
 	p.Expect(deployed.Status.LastAppliedRevision).To(HaveSuffix("@sha1:" + tagged))
 }
 
@@ -199,7 +199,7 @@ func TestCommitRunsOnlyTheStacksThatItTouches(t *testing.T) {
 	repository, first := shared.repository(gitserver.Files{
 		"a/Pulumi.yaml": a.returning(1)["Pulumi.yaml"], "b/Pulumi.yaml": b.returning(1)["Pulumi.yaml"], "lib/x.txt": "x", "README.md": "old",
 	})
-	for dir, p := range map[string]*play{"a": a, "b": b} {
+	for dir, p := range map[string]*fixture{"a": a, "b": b} {
 		p.enter(p.gitStack(repository.URL, func(s *pulumiv1.Stack) {
 			s.Spec.RepoDir, s.Spec.SourcePaths = dir, []string{"lib/**", "absent/*.yaml"}
 		}))
@@ -211,7 +211,7 @@ func TestCommitRunsOnlyTheStacksThatItTouches(t *testing.T) {
 	second := shared.commit(repository, gitserver.Files{"a/Pulumi.yaml": a.returning(2)["Pulumi.yaml"]})
 	b.Await(ready(first))
 	a.Request()
-	a.Expect(scene.Output(a.Await(applied(second)), "x")).To(Equal("2"))
+	a.Expect(systemtest.Output(a.Await(applied(second)), "x")).To(Equal("2"))
 	stack := b.Await(applied(second))
 	b.Expect(b.Updates()).To(HaveLen(1), "the commit is none of it")
 	b.Expect(stack.Status.LastUpdate.Revision).To(Equal("main@sha1:"+first), "the operation ran that")
@@ -254,5 +254,5 @@ func TestPathsCountForFluxSourcesToo(t *testing.T) {
 	files["app/Pulumi.yaml"] = p.returning(2)["Pulumi.yaml"]
 	third := p.publish(files)
 	stack = p.Await(ready(third.Digest))
-	p.Expect(scene.Output(stack, "x")).To(Equal("2"))
+	p.Expect(systemtest.Output(stack, "x")).To(Equal("2"))
 }

@@ -13,9 +13,9 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // oldState is the state of a stack dev without resources, as Pulumi before 3.61 wrote it to .pulumi/stacks/dev.json.
@@ -53,6 +53,6 @@ func TestStackThatIsLeftInTheOldLayoutIsNotCreatedAgain(t *testing.T) {
 
 	p.Pulumi(p.Name, map[string]string{"PULUMI_BACKEND_URL": "file://" + backend}, "state", "upgrade", "--yes")
 	p.Request()
-	stack := p.Await(scene.Showing("1"))
+	stack := p.Await(systemtest.Showing("1"))
 	p.Expect(stack.Status.LastUpdate.ResourceChanges).NotTo(HaveKey("create"))
 }

@@ -18,10 +18,10 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 func TestDeletedStackDestroysItsResourcesFirst(t *testing.T) {
@@ -49,7 +49,7 @@ func TestRequestsRunAnUpdateEach(t *testing.T) {
 	p := begin(t, "requested")
 	stack, _ := p.deployed()
 	for _, annotation := range []string{meta.ReconcileRequestAnnotation, pulumiv1.ReconcileRequestAnnotation} {
-		p.Change(scene.Annotate(annotation, "once"))
+		p.Change(systemtest.Annotate(annotation, "once"))
 		stack = p.awaitNext(stack)
 	}
 	p.Expect(stack.Status.LastHandledReconcileAt).To(Equal("once"))
@@ -64,7 +64,7 @@ func TestSuspendedStackCatchesUpWhenItIsResumed(t *testing.T) {
 	_, first := p.deployed()
 	p.Change(suspended)
 	next := p.publish(p.returning(2))
-	p.Change(scene.Annotate(meta.ReconcileRequestAnnotation, "while suspended"))
+	p.Change(systemtest.Annotate(meta.ReconcileRequestAnnotation, "while suspended"))
 	stack := p.Await(func(s *pulumiv1.Stack) bool { return s.Status.LastHandledReconcileAt == "while suspended" })
 	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(first.Digest))
 
@@ -88,7 +88,7 @@ func TestHistoryIsLimited(t *testing.T) {
 	p := begin(t, "limited")
 	stack, _ := p.deployed(func(s *pulumiv1.Stack) { s.Spec.UpdateHistoryLimit = new(int32(2)) })
 	for _, token := range []string{"a", "b", "c"} {
-		p.Change(scene.Annotate(pulumiv1.ReconcileRequestAnnotation, token))
+		p.Change(systemtest.Annotate(pulumiv1.ReconcileRequestAnnotation, token))
 		stack = p.awaitNext(stack)
 	}
 	p.awaitUpdates(2)
@@ -105,7 +105,7 @@ func TestResyncRunsWhenItIsDueAndKeepsTheStackReady(t *testing.T) {
 	stack.Status.LastUpdate.LastResyncTime = metav1.NewTime(time.Now().Add(-2 * time.Minute))
 	p.Expect(system.Client.Status().Patch(p.Context(), stack, client.MergeFrom(before))).To(Succeed())
 	// This annotation has no effect here, but its change makes the controller reconcile the Stack.
-	p.Change(scene.Annotate(pulumiv1.OrphanAnnotation, "false"))
+	p.Change(systemtest.Annotate(pulumiv1.OrphanAnnotation, "false"))
 	stack = p.awaitNext(stack)
 	p.Expect(readySince(stack)).To(Equal(since))
 }
@@ -155,7 +155,7 @@ func TestConditionsOfEveryKindFromTheBeginningToTheEnd(t *testing.T) {
 }
 
 // reasonOf returns the reason of a condition of the Update.
-func (p *recoveryPlay) reasonOf(update, condition string) string {
+func (p *recoveryFixture) reasonOf(update, condition string) string {
 	found := &autov1alpha1.Update{}
 	if err := system.Client.Get(p.Context(), p.Key(update), found); err != nil {
 		return ""
@@ -183,7 +183,7 @@ func TestOutputsOfTheNextUpdateAreStoredThoughSomebodyHadTakenTheNameOfTheFirstS
 	suite.Long(t, "each condition in its order")
 	p := begin(t, "outputs-occupied")
 	artifact := p.put(p.returning(1))
-	p.start(artifact, func(s *pulumiv1.Stack) { s.Spec.EnvRefs["LATER"] = stage.SecretRef("later", "key") })
+	p.start(artifact, func(s *pulumiv1.Stack) { s.Spec.EnvRefs["LATER"] = localsystem.SecretRef("later", "key") })
 	stack := p.Await(func(s *pulumiv1.Stack) bool {
 		return notReady(pulumiv1.SecretNotFoundReason)(s) && s.Status.CurrentUpdate != nil
 	})

@@ -15,8 +15,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/framework/workloadapi"
 )
 
@@ -34,7 +34,7 @@ type front struct {
 	events int
 }
 
-func newFront(p *play, artifacts string) *front {
+func newFront(p *fixture, artifacts string) *front {
 	target, err := url.Parse(artifacts)
 	p.Succeed(err)
 	f := &front{}
@@ -136,7 +136,7 @@ func TestStackGoesToMutualTLSAndBackWithoutLosingOrRepeatingAnUpdate(t *testing.
 	p.Eventually(started).Should(Receive(BeNil()))
 	p.Await(says("does not accept spiffe://example.org/ns/other/sa/other"))
 	issue(controllerPath)
-	p.Expect(scene.Output(p.Await(ready(second)), "x")).To(Equal("2"))
+	p.Expect(systemtest.Output(p.Await(ready(second)), "x")).To(Equal("2"))
 	p.Eventually(front.received).Should(BeNumerically(">", 0), "events are sent over mutual TLS, too")
 
 	// Artifacts are no longer protected, and then the controller no longer asks for it.
@@ -145,7 +145,7 @@ func TestStackGoesToMutualTLSAndBackWithoutLosingOrRepeatingAnUpdate(t *testing.
 	p.Await(says("the artifact server does not speak TLS, which --authorized-artifact-server-spiffe-id of this controller requires"))
 	system.ControlIn()
 	p.restartController()
-	p.Expect(scene.Output(p.Await(ready(third)), "x")).To(Equal("3"))
+	p.Expect(systemtest.Output(p.Await(ready(third)), "x")).To(Equal("3"))
 
 	p.Expect(p.runs("up")).To(Equal(3), "one for each revision")
 	p.Expect(p.Updates()).To(HaveLen(3))

@@ -10,7 +10,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -36,7 +36,7 @@ func TestCorrectionRestoresOnlyWhatWasApproved(t *testing.T) {
 	r.Expect(stack.Status.Plan.Approvals).To(BeEmpty())
 
 	secret := &corev1.Secret{}
-	r.Get(stage.PassphraseSecret, secret)
+	r.Get(localsystem.PassphraseSecret, secret)
 	secret.Data["canary"] = []byte(secretCanary + "-other")
 	r.Succeed(system.Client.Update(t.Context(), secret))
 	r.write("first", "theirs")

@@ -37,7 +37,7 @@ func needsApproval(changes ...func(*pulumiv1.ApprovalPolicy)) func(*pulumiv1.Sta
 }
 
 // guardedThings deploys a Stack that needs approvals from then on.
-func guardedThings(p *play, changes ...func(*pulumiv1.ApprovalPolicy)) *resourcePlay {
+func guardedThings(p *fixture, changes ...func(*pulumiv1.ApprovalPolicy)) *resourceFixture {
 	p.Helper()
 	r := newThings(p, destroyed)
 	r.Change(needsApproval(changes...))
@@ -50,7 +50,7 @@ func both(one, other func(*pulumiv1.Stack) bool) func(*pulumiv1.Stack) bool {
 }
 
 // with returns a program with the files, each with the content.
-func (r *resourcePlay) with(content string, files ...string) gitserver.Files {
+func (r *resourceFixture) with(content string, files ...string) gitserver.Files {
 	lines := []string{"resources:"}
 	for _, file := range files {
 		lines = append(lines, r.sleep(file, fmt.Sprintf("seconds: 0, file: %s, content: %s", r.file(file), content), "")...)
@@ -58,7 +58,7 @@ func (r *resourcePlay) with(content string, files ...string) gitserver.Files {
 	return r.yaml(lines...)
 }
 
-func (r *resourcePlay) read(file string) string {
+func (r *resourceFixture) read(file string) string {
 	content, _ := os.ReadFile(r.file(file))
 	return string(content)
 }
@@ -69,7 +69,7 @@ func waits(stack *pulumiv1.Stack) bool {
 }
 
 // waitsFor waits for a plan other than that of before. Nil stands for any plan.
-func (r *resourcePlay) waitsFor(before *pulumiv1.Stack) *pulumiv1.Stack {
+func (r *resourceFixture) waitsFor(before *pulumiv1.Stack) *pulumiv1.Stack {
 	r.Helper()
 	return r.Await(func(s *pulumiv1.Stack) bool {
 		return waits(s) && (before == nil || s.Status.Plan.Name != before.Status.Plan.Name)
@@ -77,7 +77,7 @@ func (r *resourcePlay) waitsFor(before *pulumiv1.Stack) *pulumiv1.Stack {
 }
 
 // decide creates an Approval for the plan in the status.
-func (r *resourcePlay) decide(stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDecision, by string, changes ...func(*autov1alpha1.Approval)) *autov1alpha1.Approval {
+func (r *resourceFixture) decide(stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDecision, by string, changes ...func(*autov1alpha1.Approval)) *autov1alpha1.Approval {
 	r.Helper()
 	approval := &autov1alpha1.Approval{
 		Namespace: r.Name, GenerateName: r.Name + "-",
@@ -95,7 +95,7 @@ func (r *resourcePlay) decide(stack *pulumiv1.Stack, decision autov1alpha1.Appro
 	return approval
 }
 
-func (r *resourcePlay) approve(stack *pulumiv1.Stack) {
+func (r *resourceFixture) approve(stack *pulumiv1.Stack) {
 	r.Helper()
 	approval := r.decide(stack, autov1alpha1.ApprovalApprove, "alice")
 	r.Expect(conditions.IsTrue(approval, autov1alpha1.ApprovalAccepted)).To(BeTrue(), conditions.GetMessage(approval, autov1alpha1.ApprovalAccepted))
@@ -240,15 +240,15 @@ func TestDriftIsCorrectedOnceThatIsApproved(t *testing.T) {
 
 // planner is a Workspace whose program makes files, with the Updates that make plans and carry them out.
 type planner struct {
-	*play
+	*fixture
 	dir     string
 	updates int
 }
 
 // planning creates a Workspace with a local program, and with the secret in its configuration.
-func planning(p *play) *planner {
+func planning(p *fixture) *planner {
 	p.Helper()
-	r := &planner{play: p, dir: p.TempDir()}
+	r := &planner{fixture: p, dir: p.TempDir()}
 	workspace := p.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) {
 		spec.Local = &autov1alpha1.LocalSource{}
 		spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Config: []autov1alpha1.ConfigItem{{

@@ -18,14 +18,14 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // programStack returns a Stack that runs the Program with the same name.
-func (p *play) programStack(changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
+func (p *fixture) programStack(changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	stack := p.newStack()
 	stack.Spec.FluxSource = nil
 	stack.Spec.ProgramRef = &pulumiv1.ProgramReference{Name: p.Name}
@@ -36,7 +36,7 @@ func (p *play) programStack(changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 }
 
 // program returns a Program as a user would write it, including unknown fields.
-func (p *play) program(name, body string) *unstructured.Unstructured {
+func (p *fixture) program(name, body string) *unstructured.Unstructured {
 	p.Helper()
 	content := map[string]any{}
 	p.Expect(yaml.Unmarshal([]byte(body), &content)).To(Succeed())
@@ -48,14 +48,14 @@ func (p *play) program(name, body string) *unstructured.Unstructured {
 }
 
 // editProgram replaces the content of the Program.
-func (p *play) editProgram(body string) {
+func (p *fixture) editProgram(body string) {
 	p.Helper()
 	applied := client.ApplyConfigurationFromUnstructured(p.program(p.Name, body))
 	p.Expect(system.Client.Apply(p.Context(), applied, client.FieldOwner("test"), client.ForceOwnership)).To(Succeed())
 }
 
 // deployedProgram starts a Stack with the Program and with the changes, and waits until it is Ready.
-func (p *play) deployedProgram(body string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
+func (p *fixture) deployedProgram(body string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	p.Helper()
 	p.enter(p.programStack(changes...))
 	p.editProgram(body)
@@ -63,7 +63,7 @@ func (p *play) deployedProgram(body string, changes ...func(*pulumiv1.Stack)) *p
 }
 
 // awaitProgram waits until the controller has observed the current generation of the Program, and returns the Program.
-func (p *play) awaitProgram() *pulumiv1.Program {
+func (p *fixture) awaitProgram() *pulumiv1.Program {
 	p.Helper()
 	found := &pulumiv1.Program{}
 	p.Eventually(func(g Gomega) {
@@ -75,7 +75,7 @@ func (p *play) awaitProgram() *pulumiv1.Program {
 }
 
 // awaitApplied waits until the current generation of the Program is deployed.
-func (p *play) awaitApplied() *pulumiv1.Stack {
+func (p *fixture) awaitApplied() *pulumiv1.Stack {
 	p.Helper()
 	artifact := p.awaitProgram().Status.Artifact
 	p.Expect(artifact).NotTo(BeNil())
@@ -87,16 +87,16 @@ func (p *play) awaitApplied() *pulumiv1.Stack {
 func TestStackRunsItsProgramAndFollowsItsEdits(t *testing.T) {
 	p := begin(t, "inline")
 	stack := p.deployedProgram(`{configuration: {size: {type: Integer, default: 2}}, outputs: {size: "${size}", day: "2024-01-01", exact: 12345678}}`)
-	p.Expect(scene.Output(stack, "size")).To(Equal("2"))
-	p.Expect(scene.Output(stack, "day")).To(Equal(`"2024-01-01"`))
-	p.Expect(scene.Output(stack, "exact")).To(Equal("12345678"))
+	p.Expect(systemtest.Output(stack, "size")).To(Equal("2"))
+	p.Expect(systemtest.Output(stack, "day")).To(Equal(`"2024-01-01"`))
+	p.Expect(systemtest.Output(stack, "exact")).To(Equal("12345678"))
 	p.Expect(stack.Status.LastAppliedRevision).To(Equal("1"))
 
 	edited := time.Now()
 	p.editProgram(`{outputs: {size: 3}}`)
 	stack = p.awaitApplied()
 	p.Logf("an edit was deployed after %s", time.Since(edited).Round(time.Millisecond))
-	p.Expect(scene.Output(stack, "size")).To(Equal("3"))
+	p.Expect(systemtest.Output(stack, "size")).To(Equal("3"))
 	p.Expect(stack.Status.LastAppliedRevision).To(Equal("2"))
 	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(HavePrefix("sha256:"))
 	for _, update := range p.Updates() {
@@ -120,14 +120,14 @@ func TestInvalidProgramIsReportedByProgramAndStackAndRecovers(t *testing.T) {
 	p.Expect(conditions.GetMessage(found, meta.ReadyCondition)).To(Equal(says))
 	stack := p.Await(notReady(pulumiv1.SourceNotReadyReason))
 	p.Expect(statuscheck.Message(stack)).To(ContainSubstring(says))
-	p.Expect(scene.Output(stack, "x")).To(Equal("1"), "what is deployed stays")
+	p.Expect(systemtest.Output(stack, "x")).To(Equal("1"), "what is deployed stays")
 	p.Expect(p.Updates()).To(HaveLen(1))
 
 	mended := p.program(p.Name, `{outputs: {x: 2}}`)
 	mended.SetResourceVersion(found.ResourceVersion)
 	p.Expect(system.Client.Update(p.Context(), mended)).To(Succeed())
 	stack = p.awaitApplied()
-	p.Expect(scene.Output(stack, "x")).To(Equal("2"))
+	p.Expect(systemtest.Output(stack, "x")).To(Equal("2"))
 }
 
 func TestWhatOnlyPulumiCanFindWrongIsReportedByTheStack(t *testing.T) {
@@ -148,7 +148,7 @@ func TestStackIsDestroyedThoughItsProgramIsGone(t *testing.T) {
 	p.Expect(p.resources()).To(BeNumerically(">", 0))
 	p.Expect(system.Client.Delete(p.Context(), p.awaitProgram())).To(Succeed())
 	waiting := p.Await(notReady(pulumiv1.SourceNotFoundReason))
-	p.Expect(scene.Output(waiting, "x")).To(Equal("1"), "what is deployed stays")
+	p.Expect(systemtest.Output(waiting, "x")).To(Equal("1"), "what is deployed stays")
 	p.Delete()
 	p.awaitDestroyed()
 }
@@ -163,7 +163,7 @@ func TestProgramOfTheSameNameElsewhereIsNotUsed(t *testing.T) {
 	p.Expect(stack.Status.LastUpdate).To(BeNil())
 	p.Expect(statuscheck.Message(stack)).To(ContainSubstring("Program inline-own/inline-own does not exist"))
 	p.editProgram("{outputs: {x: own}}")
-	p.Expect(scene.Output(p.awaitApplied(), "x")).To(Equal(`"own"`))
+	p.Expect(systemtest.Output(p.awaitApplied(), "x")).To(Equal(`"own"`))
 }
 
 func TestResourceOptionsOfAProgramReachPulumi(t *testing.T) {
@@ -216,7 +216,7 @@ func TestEditsOfAProgramInARowEndWithTheLastOne(t *testing.T) {
 		time.Sleep(200 * time.Millisecond) // so that the edits meet every phase of the update before
 	}
 	stack := p.awaitApplied()
-	p.Expect(scene.Output(stack, "x")).To(Equal("6"))
+	p.Expect(systemtest.Output(stack, "x")).To(Equal("6"))
 	p.Expect(stack.Status.LastAppliedRevision).To(Equal("7"))
 	p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 }
@@ -247,7 +247,7 @@ func TestStackWithAProgramOfTheFormerControllerIsTakenOver(t *testing.T) {
 func TestStackSaysWhatIsWrongWithItsProgram(t *testing.T) {
 	suite.Long(t, "further mistakes of programs")
 	t.Parallel()
-	trivial := scene.Returning("trivial", 1)
+	trivial := systemtest.Returning("trivial", 1)
 	for name, test := range map[string]struct {
 		files  gitserver.Files
 		change func(*pulumiv1.Stack)
@@ -259,9 +259,9 @@ func TestStackSaysWhatIsWrongWithItsProgram(t *testing.T) {
 		"dir-missing":     {trivial, func(s *pulumiv1.Stack) { s.Spec.FluxSource.Dir = "nowhere" }, "nowhere"},
 		"unknown-runtime": {files: gitserver.Files{"Pulumi.yaml": "name: x\nruntime: cobol\n"}, says: "cobol"},
 		"no-passphrase":   {trivial, func(s *pulumiv1.Stack) { s.Spec.EnvRefs = nil }, "passphrase"},
-		"failing": {files: scene.Program("failing", "variables:", "  v:", "    fn::readFile: /no/such/file", "outputs:", "  x: ${v}"),
+		"failing": {files: systemtest.Program("failing", "variables:", "  v:", "    fn::readFile: /no/such/file", "outputs:", "  x: ${v}"),
 			says: "/no/such/file"},
-		"no-stack": {scene.Returning("no-stack", 1), func(s *pulumiv1.Stack) { s.Spec.UseLocalStackOnly = true }, "dev"},
+		"no-stack": {systemtest.Returning("no-stack", 1), func(s *pulumiv1.Stack) { s.Spec.UseLocalStackOnly = true }, "dev"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := begin(t, "program-"+name)
@@ -292,7 +292,7 @@ func TestMissingSecretKeyIsWaitedForAndIsNoFailure(t *testing.T) {
 	suite.Long(t, "further mistakes of programs")
 	p := begin(t, "secret-key")
 	artifact := p.put(p.returning(1))
-	p.start(artifact, func(s *pulumiv1.Stack) { s.Spec.EnvRefs["LATER"] = stage.SecretRef("later", "key") })
+	p.start(artifact, func(s *pulumiv1.Stack) { s.Spec.EnvRefs["LATER"] = localsystem.SecretRef("later", "key") })
 	stack := p.Await(notReady(pulumiv1.SecretNotFoundReason))
 	p.Expect(statuscheck.Message(stack)).To(ContainSubstring("later"))
 	p.Expect(stack.Status.LastUpdate).To(BeNil())
@@ -328,7 +328,7 @@ func TestSecretOutputsAreInTheirSecretAndNowhereElse(t *testing.T) {
 	artifact := p.put(program)
 	p.start(artifact, usesPassword)
 	stack := p.Await(ready(artifact.Digest))
-	p.Expect(scene.Output(stack, "hidden")).To(Equal(`"[secret]"`))
+	p.Expect(systemtest.Output(stack, "hidden")).To(Equal(`"[secret]"`))
 	p.Expect(stack.Status.Outputs).To(HaveKey("open"))
 
 	secret := p.outputs(stack)

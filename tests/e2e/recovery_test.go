@@ -28,30 +28,30 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/programs"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // recovery is a cause of failure that comes and goes outside of the Stack.
 type recovery struct {
 	name string
 	// program returns the program of the Stack. Nil stands for one that returns a number.
-	program func(*recoveryPlay) gitserver.Files
+	program func(*recoveryFixture) gitserver.Files
 	// before creates the cause for a Stack that does not exist yet, and change makes the Stack depend on it.
-	before func(*recoveryPlay)
-	change func(*recoveryPlay, *pulumiv1.Stack)
+	before func(*recoveryFixture)
+	change func(*recoveryFixture, *pulumiv1.Stack)
 	// prepare runs when the Stack exists. after creates the cause for a Stack that was deployed; nil means that the Stack was never
 	// deployed.
-	prepare, after func(*recoveryPlay)
+	prepare, after func(*recoveryFixture)
 	// reasons are the reasons of the condition Ready, one of which the Stack must have, and cause is the reason of the Update's condition
 	// Failed. An empty cause means that the Stack waits, which is not a failure.
 	reasons []string
 	cause   string
 	says    string
-	mend    func(*recoveryPlay)
+	mend    func(*recoveryFixture)
 	// within is how long after mend the Stack may take to become Ready.
 	within time.Duration
 }
@@ -68,9 +68,9 @@ const (
 // failures are the reasons of a Stack whose attempts fail: first the one, and from the third attempt on the other.
 var failures = []string{pulumiv1.RetryingAfterFailureReason, pulumiv1.UpdateFailedReason}
 
-// recoveryPlay is a play with a Stack that fails and recovers.
-type recoveryPlay struct {
-	*play
+// recoveryFixture is a play with a Stack that fails and recovers.
+type recoveryFixture struct {
+	*fixture
 	// dir is a directory for this Stack.
 	dir string
 	// artifact is the one that the Stack has to have applied in the end.
@@ -78,9 +78,9 @@ type recoveryPlay struct {
 	server   *server
 }
 
-func newPatient(t *testing.T, name string) *recoveryPlay {
+func newPatient(t *testing.T, name string) *recoveryFixture {
 	t.Helper()
-	return &recoveryPlay{play: begin(t, name), dir: t.TempDir(), server: newServer(t)}
+	return &recoveryFixture{fixture: begin(t, name), dir: t.TempDir(), server: newServer(t)}
 }
 
 // TestStackRecoversWhenTheCauseGoesAway breaks what a Stack needs, and repairs it without touching the Stack: no edit, no request, no
@@ -98,7 +98,7 @@ func TestStackRecoversWhenTheCauseGoesAway(t *testing.T) {
 }
 
 // fail makes the Stack fail.
-func (p *recoveryPlay) fail(test recovery) {
+func (p *recoveryFixture) fail(test recovery) {
 	program := p.returning(1)
 	if test.program != nil {
 		program = test.program(p)
@@ -135,7 +135,7 @@ func (p *recoveryPlay) fail(test recovery) {
 }
 
 // causes returns the reasons for which Updates of the Stack failed.
-func causes(p *recoveryPlay) (reasons []string) {
+func causes(p *recoveryFixture) (reasons []string) {
 	found := p.Updates()
 	for i := range found {
 		if conditions.IsTrue(&found[i], autov1alpha1.UpdateFailed) {
@@ -146,7 +146,7 @@ func causes(p *recoveryPlay) (reasons []string) {
 }
 
 // recover removes the cause, and waits until the Stack is Ready.
-func (p *recoveryPlay) recover(test recovery) {
+func (p *recoveryFixture) recover(test recovery) {
 	stack := &pulumiv1.Stack{}
 	p.Get(p.Name, stack)
 	generation := stack.Generation
@@ -161,7 +161,7 @@ func (p *recoveryPlay) recover(test recovery) {
 }
 
 // path returns a path in the directory of the patient.
-func (p *recoveryPlay) path(names ...string) string {
+func (p *recoveryFixture) path(names ...string) string {
 	return filepath.Join(append([]string{p.dir}, names...)...)
 }
 
@@ -187,7 +187,7 @@ func newServer(t *testing.T) *server {
 
 func (s *server) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	for s.status.Load() == withoutAnswer && request.Context().Err() == nil {
-		time.Sleep(scene.PollInterval)
+		time.Sleep(systemtest.PollInterval)
 	}
 	status := int(s.status.Load())
 	switch {
@@ -206,12 +206,12 @@ func (s *server) ServeHTTP(response http.ResponseWriter, request *http.Request) 
 }
 
 // serve makes the server of the patient respond with the status from now on.
-func serve(status int) func(*recoveryPlay) {
-	return func(p *recoveryPlay) { p.server.status.Store(int32(status)) }
+func serve(status int) func(*recoveryFixture) {
+	return func(p *recoveryFixture) { p.server.status.Store(int32(status)) }
 }
 
 // viaServer makes the Stack follow a git repository through the server of the patient.
-func viaServer(p *recoveryPlay, s *pulumiv1.Stack) {
+func viaServer(p *recoveryFixture, s *pulumiv1.Stack) {
 	repository, sha := p.repository(p.returning(1))
 	address, err := url.Parse(repository.URL)
 	p.Succeed(err)
@@ -243,25 +243,25 @@ func gitRecoveries() (recoveries []recovery) {
 }
 
 func sourceRecoveries() []recovery {
-	content := func(p *recoveryPlay) []byte { return scene.Packed(p.returning(1)) }
+	content := func(p *recoveryFixture) []byte { return systemtest.Packed(p.returning(1)) }
 	return []recovery{
 		{
 			name:    "artifact-missing",
-			before:  func(p *recoveryPlay) { artifacts.Replace(p.artifact.Path, nil) },
+			before:  func(p *recoveryFixture) { artifacts.Replace(p.artifact.Path, nil) },
 			reasons: []string{pulumiv1.ArtifactFetchFailedReason}, says: "404",
-			mend: func(p *recoveryPlay) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
+			mend: func(p *recoveryFixture) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
 		},
 		{
 			name:    "artifact-garbled",
-			before:  func(p *recoveryPlay) { artifacts.Replace(p.artifact.Path, []byte("something else")) },
+			before:  func(p *recoveryFixture) { artifacts.Replace(p.artifact.Path, []byte("something else")) },
 			reasons: []string{pulumiv1.ArtifactDigestMismatchReason}, says: "digest",
-			mend: func(p *recoveryPlay) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
+			mend: func(p *recoveryFixture) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
 		},
 	}
 }
 
 // object creates or replaces an object in the namespace of the patient.
-func (p *recoveryPlay) object(object client.Object) {
+func (p *recoveryFixture) object(object client.Object) {
 	p.Helper()
 	if err := system.Client.Create(p.Context(), object); err != nil {
 		p.Expect(system.Client.Update(p.Context(), object)).To(Succeed())
@@ -269,38 +269,38 @@ func (p *recoveryPlay) object(object client.Object) {
 }
 
 // region returns a function that writes the ConfigMap with the value.
-func region(value string) func(*recoveryPlay) {
-	return func(p *recoveryPlay) {
+func region(value string) func(*recoveryFixture) {
+	return func(p *recoveryFixture) {
 		p.object(&corev1.ConfigMap{ObjectMeta: p.Meta("settings"), Data: map[string]string{"region": value}})
 	}
 }
 
-func usesRegion(_ *recoveryPlay, s *pulumiv1.Stack) {
+func usesRegion(_ *recoveryFixture, s *pulumiv1.Stack) {
 	s.Spec.ConfigRef = map[string]pulumiv1.ConfigMapRef{"region": {Name: "settings", Key: "region"}}
 }
 
 // phrase returns a function that writes the Secret with the passphrase of the Stack.
-func phrase(value string, labels map[string]string) func(*recoveryPlay) {
-	return func(p *recoveryPlay) {
-		secret := p.Secret("phrase", map[string]string{stage.PassphraseKey: value})
+func phrase(value string, labels map[string]string) func(*recoveryFixture) {
+	return func(p *recoveryFixture) {
+		secret := p.Secret("phrase", map[string]string{localsystem.PassphraseKey: value})
 		secret.Labels = labels
 		p.object(secret)
 	}
 }
 
-func usesPhrase(_ *recoveryPlay, s *pulumiv1.Stack) {
-	s.Spec.EnvRefs["PULUMI_CONFIG_PASSPHRASE"] = stage.SecretRef("phrase", stage.PassphraseKey)
+func usesPhrase(_ *recoveryFixture, s *pulumiv1.Stack) {
+	s.Spec.EnvRefs["PULUMI_CONFIG_PASSPHRASE"] = localsystem.SecretRef("phrase", localsystem.PassphraseKey)
 	usesPassword(s)
 }
 
 // push publishes another revision, which makes a Stack run.
-func (p *recoveryPlay) push() {
+func (p *recoveryFixture) push() {
 	p.artifact = p.publish(p.returning(2))
 }
 
 func referenceRecoveries() []recovery {
-	program := func(kind string) func(p *recoveryPlay) gitserver.Files {
-		return func(p *recoveryPlay) gitserver.Files {
+	program := func(kind string) func(p *recoveryFixture) gitserver.Files {
+		return func(p *recoveryFixture) gitserver.Files {
 			return p.yaml("config:", "  region: {type: "+kind+"}", "outputs:", "  region: ${region}")
 		}
 	}
@@ -317,7 +317,7 @@ func referenceRecoveries() []recovery {
 		},
 		{
 			name: "passphrase-unwatched", change: usesPhrase, prepare: phrase(passphraseCanary, nil),
-			after: func(p *recoveryPlay) {
+			after: func(p *recoveryFixture) {
 				phrase("another", nil)(p)
 				p.push()
 			},
@@ -325,7 +325,7 @@ func referenceRecoveries() []recovery {
 			mend: phrase(passphraseCanary, nil), within: soon,
 		},
 		{
-			name: "passphrase-watched", change: func(p *recoveryPlay, s *pulumiv1.Stack) {
+			name: "passphrase-watched", change: func(p *recoveryFixture, s *pulumiv1.Stack) {
 				usesPhrase(p, s)
 				// Only the watch brings the Stack back.
 				s.Spec.RetryInterval = &metav1.Duration{Duration: attemptInterval * 1000}
@@ -343,7 +343,7 @@ var languageHost = sync.OnceValue(func() error {
 })
 
 // requiring returns a program in the language of the tests. Its dependency comes from the server of the patient.
-func requiring(p *recoveryPlay) gitserver.Files {
+func requiring(p *recoveryFixture) gitserver.Files {
 	p.Expect(languageHost()).To(Succeed())
 	return gitserver.Files{
 		"Pulumi.yaml":      "name: " + p.Name + "\nruntime: {name: outputs, options: {virtualenv: venv}}\n",
@@ -353,12 +353,12 @@ func requiring(p *recoveryPlay) gitserver.Files {
 }
 
 // plugged returns a program with a resource whose file is in the directory of the patient. The server of the patient serves the provider.
-func plugged(p *recoveryPlay) gitserver.Files {
+func plugged(p *recoveryFixture) gitserver.Files {
 	home := p.TempDir()
 	p.Expect(programs.PutProvider(p.Context(), home)).Error().NotTo(HaveOccurred())
 	binary, err := os.ReadFile(filepath.Join(home, "plugins", "resource-test-v0.1.0", "pulumi-resource-test"))
 	p.Succeed(err)
-	p.server.content = scene.Tarball(scene.Entry{Header: tar.Header{
+	p.server.content = systemtest.Tarball(systemtest.Entry{Header: tar.Header{
 		Name: "pulumi-resource-test", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(binary)),
 	}, Content: string(binary)})
 	return p.yaml("resources:", "  file:", "    type: test:index:Sleep",
@@ -366,7 +366,7 @@ func plugged(p *recoveryPlay) gitserver.Files {
 		"    options: {version: 0.1.0, pluginDownloadURL: '"+p.server.URL+"'}")
 }
 
-func (p *recoveryPlay) mount() { p.Expect(os.Mkdir(p.path("mount"), 0o700)).To(Succeed()) }
+func (p *recoveryFixture) mount() { p.Expect(os.Mkdir(p.path("mount"), 0o700)).To(Succeed()) }
 
 func pulumiRecoveries() []recovery {
 	return []recovery{
@@ -376,45 +376,47 @@ func pulumiRecoveries() []recovery {
 			mend: serve(http.StatusOK), within: soon,
 		},
 		{
-			name: "plugin-missing", program: plugged, before: func(p *recoveryPlay) { p.mount(); serve(http.StatusNotFound)(p) },
+			name: "plugin-missing", program: plugged, before: func(p *recoveryFixture) { p.mount(); serve(http.StatusNotFound)(p) },
 			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "404",
 			mend: serve(http.StatusOK), within: soon,
 		},
 		{
-			name: "plugin-server-failing", program: plugged, before: func(p *recoveryPlay) { p.mount(); serve(http.StatusInternalServerError)(p) },
+			name: "plugin-server-failing", program: plugged, before: func(p *recoveryFixture) { p.mount(); serve(http.StatusInternalServerError)(p) },
 			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "500",
 			mend: serve(http.StatusOK), within: soon,
 		},
 		{
-			name: "drift", program: plugged, before: (*recoveryPlay).mount,
-			change: func(_ *recoveryPlay, s *pulumiv1.Stack) { s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true },
-			after: func(p *recoveryPlay) {
+			name: "drift", program: plugged, before: (*recoveryFixture).mount,
+			change: func(_ *recoveryFixture, s *pulumiv1.Stack) {
+				s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true
+			},
+			after: func(p *recoveryFixture) {
 				p.Expect(os.WriteFile(p.path("mount", "file"), []byte("another"), 0o600)).To(Succeed())
 				program := plugged(p)
 				program["README.md"] = "another revision"
 				p.artifact = p.publish(program)
 			},
 			reasons: failures, cause: autov1alpha1.UnexpectedChangesReason, says: "expectNoRefreshChanges",
-			mend: func(p *recoveryPlay) {
+			mend: func(p *recoveryFixture) {
 				p.Expect(os.WriteFile(p.path("mount", "file"), []byte("x"), 0o600)).To(Succeed())
 			}, within: soon,
 		},
 		{
 			name: "timeout", program: requiring, before: serve(withoutAnswer),
-			change: func(_ *recoveryPlay, s *pulumiv1.Stack) {
+			change: func(_ *recoveryFixture, s *pulumiv1.Stack) {
 				s.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Second}
 			},
 			reasons: failures, cause: autov1alpha1.TimeoutReason, says: "the operation took longer than its timeout",
 			mend: serve(http.StatusOK), within: soon,
 		},
 		{
-			name: "language-missing", program: func(p *recoveryPlay) gitserver.Files {
+			name: "language-missing", program: func(p *recoveryFixture) gitserver.Files {
 				files := requiring(p)
 				files["Pulumi.yaml"] = strings.Replace(files["Pulumi.yaml"], "outputs", "late", 1)
 				return files
 			},
 			reasons: failures, cause: autov1alpha1.ProjectInvalidReason, says: "late",
-			mend: func(p *recoveryPlay) {
+			mend: func(p *recoveryFixture) {
 				host := filepath.Join(filepath.Dir(pulumi.path()), "pulumi-language-")
 				p.Expect(os.Link(host+"outputs", host+"late")).To(Succeed())
 			},
@@ -423,19 +425,21 @@ func pulumiRecoveries() []recovery {
 		{
 			name: "provider", program: plugged,
 			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "no such file or directory",
-			mend: (*recoveryPlay).mount, within: soon,
+			mend: (*recoveryFixture).mount, within: soon,
 		},
 	}
 }
 
 // usesBackend gives the Stack its own backend, which does not exist unless the test creates it.
-func usesBackend(p *recoveryPlay, s *pulumiv1.Stack) { s.Spec.Backend = "file://" + p.path("backend") }
+func usesBackend(p *recoveryFixture, s *pulumiv1.Stack) {
+	s.Spec.Backend = "file://" + p.path("backend")
+}
 
 func backendRecoveries() []recovery {
-	move := func(from, to string) func(*recoveryPlay) {
-		return func(p *recoveryPlay) { p.Expect(os.Rename(p.path(from), p.path(to))).To(Succeed()) }
+	move := func(from, to string) func(*recoveryFixture) {
+		return func(p *recoveryFixture) { p.Expect(os.Rename(p.path(from), p.path(to))).To(Succeed()) }
 	}
-	create := func(p *recoveryPlay) { p.Expect(os.Mkdir(p.path("backend"), 0o700)).To(Succeed()) }
+	create := func(p *recoveryFixture) { p.Expect(os.Mkdir(p.path("backend"), 0o700)).To(Succeed()) }
 	return []recovery{
 		{
 			name: "backend-missing", change: usesBackend,
@@ -444,16 +448,16 @@ func backendRecoveries() []recovery {
 		},
 		{
 			// Nobody, not even root, can create a directory where there is a file.
-			name: "backend-unwritable", change: usesBackend, before: func(p *recoveryPlay) {
+			name: "backend-unwritable", change: usesBackend, before: func(p *recoveryFixture) {
 				p.Expect(os.MkdirAll(p.path("backend", ".pulumi"), 0o700)).To(Succeed())
 				p.Expect(os.WriteFile(p.path("backend", ".pulumi", "stacks"), nil, 0o600)).To(Succeed())
 			},
 			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "not a directory",
-			mend: func(p *recoveryPlay) { p.Expect(os.Remove(p.path("backend", ".pulumi", "stacks"))).To(Succeed()) }, within: soon,
+			mend: func(p *recoveryFixture) { p.Expect(os.Remove(p.path("backend", ".pulumi", "stacks"))).To(Succeed()) }, within: soon,
 		},
 		{
 			name: "backend-not-mounted", change: usesBackend, before: create,
-			after: func(p *recoveryPlay) {
+			after: func(p *recoveryFixture) {
 				move("backend", "away")(p)
 				p.push()
 			},
@@ -461,13 +465,13 @@ func backendRecoveries() []recovery {
 			mend: move("away", "backend"), within: soon,
 		},
 		{
-			name: "stack-missing", change: func(p *recoveryPlay, s *pulumiv1.Stack) {
+			name: "stack-missing", change: func(p *recoveryFixture, s *pulumiv1.Stack) {
 				usesBackend(p, s)
 				s.Spec.UseLocalStackOnly = true
 			},
 			before:  create,
 			reasons: failures, cause: autov1alpha1.StackNotFoundReason, says: "dev",
-			mend: func(p *recoveryPlay) {
+			mend: func(p *recoveryFixture) {
 				p.Pulumi(p.Name, map[string]string{"PULUMI_BACKEND_URL": "file://" + p.path("backend"), "PULUMI_CONFIG_PASSPHRASE": passphraseCanary},
 					"stack", "init", "organization/"+p.Name+"/dev")
 			},

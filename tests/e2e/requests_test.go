@@ -13,7 +13,7 @@ import (
 )
 
 // annotateAsUsersDo annotates the Stack with kubectl, as users do.
-func (p *play) annotateAsUsersDo(annotation string) {
+func (p *fixture) annotateAsUsersDo(annotation string) {
 	p.Helper()
 	_, err := system.ControlPlane.Kubectl(p.Context(), "--namespace="+p.Name, "annotate", "stack/"+p.Name, annotation, "--overwrite")
 	p.Succeed(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // restarts returns the ways in which a controller ends.
@@ -60,7 +60,7 @@ func TestRevisionsDuringAnUpdateEndWithTheLastOne(t *testing.T) {
 	}
 	release()
 	stack := p.Await(ready(last.Digest))
-	p.Expect(scene.Output(stack, "x")).To(Equal("5"))
+	p.Expect(systemtest.Output(stack, "x")).To(Equal("5"))
 	p.Expect(len(p.Updates())).To(BeNumerically("<=", 3), "revisions in between are skipped")
 }
 

@@ -17,9 +17,9 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 func TestStackSaysWhatIsWrongWithItsSource(t *testing.T) {
@@ -58,19 +58,19 @@ func TestStackRunsAsSoonAsItsSourceAppears(t *testing.T) {
 
 func TestHostileArtifactNeverRunsAndIsExplained(t *testing.T) {
 	t.Parallel()
-	good := scene.File("Pulumi.yaml", "name: hostile\nruntime: yaml\n")
+	good := systemtest.File("Pulumi.yaml", "name: hostile\nruntime: yaml\n")
 	for _, test := range []struct {
 		name    string
 		content []byte
 		reason  string
 	}{
-		{"parent-path", scene.Tarball(good, scene.File("../escape", "x")), pulumiv1.ArtifactUnusableReason},
-		{"absolute-path", scene.Tarball(good, scene.File("/tmp/escape", "x")), pulumiv1.ArtifactUnusableReason},
-		{"device", scene.Tarball(good, scene.Entry{Header: tar.Header{Name: "null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}}), pulumiv1.ArtifactUnusableReason},
+		{"parent-path", systemtest.Tarball(good, systemtest.File("../escape", "x")), pulumiv1.ArtifactUnusableReason},
+		{"absolute-path", systemtest.Tarball(good, systemtest.File("/tmp/escape", "x")), pulumiv1.ArtifactUnusableReason},
+		{"device", systemtest.Tarball(good, systemtest.Entry{Header: tar.Header{Name: "null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}}), pulumiv1.ArtifactUnusableReason},
 		{"garbage", []byte("this is no archive"), pulumiv1.ArtifactUnusableReason},
-		{"too-large", append(scene.Tarball(good), make([]byte, maxArtifactSize)...), pulumiv1.ArtifactTooLargeReason},
-		{"bomb", scene.Tarball(good, scene.File("zeros", string(make([]byte, maxUnpackedSize+1)))), pulumiv1.ArtifactTooLargeReason},
-		{"many-entries", scene.Tarball(append(slices.Repeat([]scene.Entry{scene.File("f", "")}, maxEntries+1), good)...), pulumiv1.ArtifactTooLargeReason},
+		{"too-large", append(systemtest.Tarball(good), make([]byte, maxArtifactSize)...), pulumiv1.ArtifactTooLargeReason},
+		{"bomb", systemtest.Tarball(good, systemtest.File("zeros", string(make([]byte, maxUnpackedSize+1)))), pulumiv1.ArtifactTooLargeReason},
+		{"many-entries", systemtest.Tarball(append(slices.Repeat([]systemtest.Entry{systemtest.File("f", "")}, maxEntries+1), good)...), pulumiv1.ArtifactTooLargeReason},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := begin(t, "hostile-"+test.name)
@@ -86,7 +86,7 @@ func TestWrongDigestIsReportedAndRecovers(t *testing.T) {
 	p := begin(t, "wrong-digest")
 	artifact := p.put(p.returning(1))
 	wrong := artifact.DeepCopy()
-	wrong.Digest = scene.DigestOf([]byte("something else"))
+	wrong.Digest = systemtest.DigestOf([]byte("something else"))
 	p.start(wrong)
 	stack := p.Await(notReady(pulumiv1.ArtifactDigestMismatchReason))
 	p.Expect(statuscheck.Message(stack)).To(And(ContainSubstring(wrong.Digest), Not(ContainSubstring(artifact.Digest))), "what is there is in the log only")
@@ -138,7 +138,7 @@ func TestStackFollowsTheCommitsOfAGitRepository(t *testing.T) {
 	p.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded))
 	first := stack.Status.LastUpdate.LastSuccessfulCommit
 	p.Expect(first).To(MatchRegexp("^sha256:[0-9a-f]{64}$"))
-	p.Expect(scene.Output(stack, "value")).To(Equal(`"first"`))
+	p.Expect(systemtest.Output(stack, "value")).To(Equal(`"first"`))
 
 	rollout, err := system.Rollout(ctx, app, program("second"))
 	p.Succeed(err)
@@ -147,7 +147,7 @@ func TestStackFollowsTheCommitsOfAGitRepository(t *testing.T) {
 	p.Succeed(err)
 	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(rollout.Digest))
 	p.Expect(stack.Status.LastAppliedRevision).To(Equal("main@sha1:" + rollout.SHA))
-	p.Expect(scene.Output(stack, "value")).To(Equal(`"second"`))
+	p.Expect(systemtest.Output(stack, "value")).To(Equal(`"second"`))
 }
 
 // The sources are suspended, so that source-controller leaves the artifact in their status alone.

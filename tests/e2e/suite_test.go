@@ -13,9 +13,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/tests/framework/canary"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -33,8 +33,8 @@ const (
 )
 
 var (
-	system    *stage.Stage
-	artifacts *scene.Artifacts
+	system    *localsystem.System
+	artifacts *systemtest.Artifacts
 	pulumi    *gate
 )
 
@@ -50,21 +50,21 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	artifacts = scene.ServeArtifacts()
+	artifacts = systemtest.ServeArtifacts()
 	defer artifacts.Close()
-	suite := scene.Suite{
-		Options: stage.Options{Pulumi: pulumi.path(), ControllerArgs: []string{
+	suite := systemtest.Suite{
+		Options: localsystem.Options{Pulumi: pulumi.path(), ControllerArgs: []string{
 			"--feature-gates=ExternalArtifact=true",
 			fmt.Sprintf("--artifact-max-size=%d", maxArtifactSize),
 			fmt.Sprintf("--artifact-max-unpacked-size=%d", maxUnpackedSize),
 			fmt.Sprintf("--artifact-max-entries=%d", maxEntries),
 			"--concurrent=8",
 		}},
-		SetUp: func(_ context.Context, on *stage.Stage) error {
+		SetUp: func(_ context.Context, on *localsystem.System) error {
 			system = on
 			return nil
 		},
-		Leaks: func(ctx context.Context, on *stage.Stage) ([]string, error) {
+		Leaks: func(ctx context.Context, on *localsystem.System) ([]string, error) {
 			return canary.Find(ctx, on, nil, passphraseCanary, secretCanary)
 		},
 	}
@@ -108,7 +108,7 @@ exec %[2]s "$@"
 func (g *gate) path() string { return filepath.Join(g.dir, "pulumi") }
 
 // hold makes every "pulumi up" and "pulumi destroy" of the Stack that starts from now on wait until release is called.
-func (p *play) hold() (release func()) {
+func (p *fixture) hold() (release func()) {
 	p.Helper()
 	file := p.held()
 	p.Expect(os.WriteFile(file, nil, 0o600)).To(Succeed())
@@ -117,18 +117,18 @@ func (p *play) hold() (release func()) {
 }
 
 // held returns the file that makes calls wait.
-func (p *play) held() string {
+func (p *fixture) held() string {
 	return filepath.Join(pulumi.dir, "held-"+filepath.Base(p.Directory(p.Name)))
 }
 
 // awaitHeld waits until a call is held.
-func (p *play) awaitHeld() {
+func (p *fixture) awaitHeld() {
 	p.Helper()
 	p.Eventually(p.held() + ".now").Should(BeAnExistingFile())
 }
 
 // calls returns the calls of pulumi in the workspaces of the names, from the beginning. Each one is the directory with the arguments.
-func (p *play) calls(names ...string) []string {
+func (p *fixture) calls(names ...string) []string {
 	content, err := os.ReadFile(filepath.Join(pulumi.dir, "calls"))
 	p.Succeed(err)
 	return slices.DeleteFunc(strings.Split(strings.TrimSpace(string(content)), "\n"), func(call string) bool {
@@ -137,7 +137,7 @@ func (p *play) calls(names ...string) []string {
 }
 
 // runs returns how often pulumi was called for the operation.
-func (p *play) runs(operation string) (runs int) {
+func (p *fixture) runs(operation string) (runs int) {
 	for _, call := range p.calls(p.Name) {
 		if strings.Contains(call, " "+operation+" ") {
 			runs++
@@ -147,13 +147,13 @@ func (p *play) runs(operation string) (runs int) {
 }
 
 // awaitRuns waits until pulumi was called this many times for the operation.
-func (p *play) awaitRuns(operation string, times int) {
+func (p *fixture) awaitRuns(operation string, times int) {
 	p.Helper()
 	p.Eventually(func() int { return p.runs(operation) }).Should(Equal(times))
 }
 
 // pulumi runs the CLI on the stack as a user who has the passphrase.
-func (p *play) pulumi(args ...string) {
+func (p *fixture) pulumi(args ...string) {
 	p.Helper()
 	p.Pulumi(p.Name, map[string]string{"PULUMI_BACKEND_URL": system.BackendURL, "PULUMI_CONFIG_PASSPHRASE": passphraseCanary}, append(args, "--stack=dev")...)
 }

@@ -15,8 +15,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // TestFailedStackOfTheFormerControllerSaysOneThing starts with the conditions that the Pulumi Kubernetes Operator leaves on a failed Stack,
@@ -28,7 +28,7 @@ func TestFailedStackOfTheFormerControllerSaysOneThing(t *testing.T) {
 		ago        time.Duration
 	}
 	const retrying, failed = "RetryingAfterFailure", "UpdateFailed"
-	left := map[*play]former{
+	left := map[*fixture]former{
 		alone(t, "former-failed-retrying"): {conditions: map[string]string{"Reconciling": retrying}},
 		alone(t, "former-failed-stalled"):  {conditions: map[string]string{"Stalled": failed}},
 		alone(t, "former-failed-both"):     {conditions: map[string]string{"Reconciling": retrying, "Stalled": failed}},
@@ -53,7 +53,7 @@ func TestFailedStackOfTheFormerControllerSaysOneThing(t *testing.T) {
 }
 
 // markFormerFailure makes the status that of a failed update with the conditions, and applies it as the operator does.
-func (p *play) markFormerFailure(present map[string]string, ago time.Duration) {
+func (p *fixture) markFormerFailure(present map[string]string, ago time.Duration) {
 	p.Helper()
 	now := metav1.Now()
 	entry := func(name, status, reason, message string) any {
@@ -81,7 +81,7 @@ func (p *play) markFormerFailure(present map[string]string, ago time.Duration) {
 const formerOwner = "pulumi-kubernetes-operator"
 
 // patchStatus changes the status of the Stack, which otherwise only the controller does.
-func (p *play) patchStatus(edit func(*pulumiv1.Stack)) {
+func (p *fixture) patchStatus(edit func(*pulumiv1.Stack)) {
 	p.Helper()
 	stack := &pulumiv1.Stack{}
 	p.Get(p.Name, stack)
@@ -93,7 +93,7 @@ func (p *play) patchStatus(edit func(*pulumiv1.Stack)) {
 // leftByTheFormerController turns the objects of a deployed Stack into those that the Pulumi Kubernetes Operator would have left: a
 // Workspace that the operator applied, with fields that this controller would not set, an Update that the operator completed, and a status
 // with the given commit and without all newer fields. The controller must be stopped meanwhile.
-func (p *play) leftByTheFormerController(commit string) (recorded *autov1alpha1.Update) {
+func (p *fixture) leftByTheFormerController(commit string) (recorded *autov1alpha1.Update) {
 	p.Helper()
 	workspace := p.Workspace()
 	p.Expect(system.Client.Delete(p.Context(), workspace)).To(Succeed())
@@ -129,7 +129,7 @@ func (p *play) leftByTheFormerController(commit string) (recorded *autov1alpha1.
 
 // formerUpdate creates an Update as the Pulumi Kubernetes Operator does, with the conditions Progressing, Failed (always False) and
 // Complete. The operator adds its finalizer to every Update.
-func (p *play) formerUpdate(name string, progressing metav1.ConditionStatus, progress, failure string, complete metav1.ConditionStatus, completion string,
+func (p *fixture) formerUpdate(name string, progressing metav1.ConditionStatus, progress, failure string, complete metav1.ConditionStatus, completion string,
 ) *autov1alpha1.Update {
 	p.Helper()
 	stack := &pulumiv1.Stack{}
@@ -162,21 +162,21 @@ func (p *play) formerUpdate(name string, progressing metav1.ConditionStatus, pro
 }
 
 // awaitFinalized waits until the Update has no finalizer.
-func (p *play) awaitFinalized(update *autov1alpha1.Update) {
+func (p *fixture) awaitFinalized(update *autov1alpha1.Update) {
 	p.Helper()
 	p.awaitUpdate(update, func(u *autov1alpha1.Update) bool { return len(u.Finalizers) == 0 })
 }
 
 func TestStackOfTheFormerControllerIsTakenOver(t *testing.T) {
 	// The map has, for each play, what the status contains as the commit.
-	plays := map[*play]func(*meta.Artifact) string{
+	plays := map[*fixture]func(*meta.Artifact) string{
 		alone(t, "former-revision"): func(a *meta.Artifact) string { return a.Revision },
 		alone(t, "former-digest"):   func(a *meta.Artifact) string { return a.Digest },
 	}
-	artifacts, recorded := map[*play]*meta.Artifact{}, map[*play]*autov1alpha1.Update{}
+	artifacts, recorded := map[*fixture]*meta.Artifact{}, map[*fixture]*autov1alpha1.Update{}
 	for p := range plays {
 		artifacts[p] = p.put(p.returning(1))
-		p.start(artifacts[p], destroyed, scene.Annotate(meta.ReconcileRequestAnnotation, "long ago"))
+		p.start(artifacts[p], destroyed, systemtest.Annotate(meta.ReconcileRequestAnnotation, "long ago"))
 	}
 	for p := range plays {
 		p.Await(ready(artifacts[p].Digest))

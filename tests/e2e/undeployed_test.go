@@ -50,7 +50,7 @@ func TestStackThatFailedHalfwayIsDestroyedWithoutItsSource(t *testing.T) {
 	p.start(p.put(gitserver.Files{"Pulumi.yaml": "name:\tx\n"}), destroyed, retriedLate)
 	p.Await(failedAtLeast(1))
 	p.InstallProvider(p.Name)
-	r := &resourcePlay{play: p, dir: p.TempDir()}
+	r := &resourceFixture{fixture: p, dir: p.TempDir()}
 	artifact := r.publish(r.yaml(slices.Concat([]string{"resources:"}, r.sleep("first", "file: "+r.file("first")+", content: x", ""),
 		r.sleep("second", "failMessage: no quota", ", dependsOn: [\"${first}\"]"))...))
 	r.Await(func(s *pulumiv1.Stack) bool {

@@ -14,10 +14,10 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 func TestStackShowsTheFailureOfItsWorkspaceAndRecoversWithIt(t *testing.T) {
@@ -65,7 +65,7 @@ func TestReclaimedWorkspaceIsMadeAgainWhenItIsNeeded(t *testing.T) {
 }
 
 // bringProgram writes the program into the directory of the workspace, as an image or an init container would do.
-func (p *play) bringProgram(value int) {
+func (p *fixture) bringProgram(value int) {
 	p.Helper()
 	path := filepath.Join(p.Directory(p.Name), "workspace", "Pulumi.yaml")
 	p.Expect(os.WriteFile(path, []byte(p.returning(value)["Pulumi.yaml"]), 0o600)).To(Succeed())
@@ -81,14 +81,14 @@ func TestStackWithoutSourceRunsTheProgramOfItsWorkspace(t *testing.T) {
 	// While the Stack waits for its Secret, the test can write the program.
 	p.Await(notReady(pulumiv1.SecretNotFoundReason))
 	p.bringProgram(1)
-	p.Create(p.Secret(stage.PassphraseSecret, secret()))
+	p.Create(p.Secret(localsystem.PassphraseSecret, secret()))
 	stack = p.Await(ready(""))
 	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(BeEmpty())
 
 	p.bringProgram(2)
-	p.Change(scene.Annotate(pulumiv1.ReconcileRequestAnnotation, "again"))
+	p.Change(systemtest.Annotate(pulumiv1.ReconcileRequestAnnotation, "again"))
 	stack = p.awaitNext(stack)
-	p.Expect(scene.Output(stack, "x")).To(Equal("2"))
+	p.Expect(systemtest.Output(stack, "x")).To(Equal("2"))
 }
 
 func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
@@ -136,7 +136,7 @@ func TestUpdateMadeByHandRunsWhatItsStackRanLast(t *testing.T) {
 }
 
 // newWorkspace returns a Workspace without a Stack.
-func (p *play) newWorkspace(change func(*autov1alpha1.WorkspaceSpec)) *autov1alpha1.Workspace {
+func (p *fixture) newWorkspace(change func(*autov1alpha1.WorkspaceSpec)) *autov1alpha1.Workspace {
 	workspace := &autov1alpha1.Workspace{
 		ObjectMeta: p.Meta(p.Name),
 		Spec: autov1alpha1.WorkspaceSpec{Env: []corev1.EnvVar{
@@ -156,7 +156,7 @@ func inGit(url, ref string) func(*autov1alpha1.WorkspaceSpec) {
 }
 
 // inApp returns files with a program in that directory.
-func (p *play) inApp(value int) gitserver.Files {
+func (p *fixture) inApp(value int) gitserver.Files {
 	return gitserver.Files{"app/Pulumi.yaml": p.returning(value)["Pulumi.yaml"]}
 }
 

@@ -23,7 +23,7 @@ import (
 )
 
 func TestAgentIsReachedFromTheStartOfItsContainerToItsEnd(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	connect := func() error {
 		agent, err := s.runtime.Connect(t.Context(), workspace)
@@ -80,7 +80,7 @@ func TestConnectionToAPodThatWentMeanwhileIsNotKept(t *testing.T) {
 }
 
 func TestPodOfAnEarlierWorkspaceIsNotReached(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	s.makeReady(workspace)
 	other := workspace.DeepCopy()
@@ -92,7 +92,7 @@ func TestPodOfAnEarlierWorkspaceIsNotReached(t *testing.T) {
 }
 
 func TestRealAgentWithTheCommandOfItsPodLetsTheControllerIn(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod := s.pod(workspace)
 	reviews := &rbacv1.ClusterRoleBinding{
@@ -126,7 +126,7 @@ func TestRealAgentWithTheCommandOfItsPodLetsTheControllerIn(t *testing.T) {
 
 // startAgent runs the real agent with the command of the pod, and with a directory instead of the pod's file system. It returns the name of
 // the agent's log.
-func (s *stage) startAgent(workspace *autov1alpha1.Workspace, pod *corev1.Pod, address string) (log string) {
+func (s *fixture) startAgent(workspace *autov1alpha1.Workspace, pod *corev1.Pod, address string) (log string) {
 	s.t.Helper()
 	root := s.t.TempDir()
 	binary := filepath.Join(root, "agent")

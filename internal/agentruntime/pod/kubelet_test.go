@@ -35,7 +35,7 @@ func newAddress() string {
 }
 
 // pod waits for the pod of the Workspace. It ignores the pods with the other UIDs.
-func (s *stage) pod(workspace *autov1alpha1.Workspace, other ...types.UID) *corev1.Pod {
+func (s *fixture) pod(workspace *autov1alpha1.Workspace, other ...types.UID) *corev1.Pod {
 	s.t.Helper()
 	pod := &corev1.Pod{}
 	s.Eventually(func(g Gomega) {
@@ -49,14 +49,14 @@ func (s *stage) pod(workspace *autov1alpha1.Workspace, other ...types.UID) *core
 }
 
 // bind puts the pod on a node.
-func (s *stage) bind(pod *corev1.Pod) {
+func (s *fixture) bind(pod *corev1.Pod) {
 	s.t.Helper()
 	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "node-1"}}
 	s.Expect(s.client.SubResource("binding").Create(s.t.Context(), pod, binding)).To(Succeed())
 }
 
 // report changes the status of the pod.
-func (s *stage) report(pod *corev1.Pod, change func(*corev1.PodStatus)) {
+func (s *fixture) report(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 	s.t.Helper()
 	s.Eventually(func() error {
 		if err := s.client.Get(s.t.Context(), ctrlclient.ObjectKeyFromObject(pod), pod); err != nil {
@@ -68,7 +68,7 @@ func (s *stage) report(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 }
 
 // run binds the pod and reports that all its containers run, with the address.
-func (s *stage) run(pod *corev1.Pod, address string) {
+func (s *fixture) run(pod *corev1.Pod, address string) {
 	s.t.Helper()
 	s.bind(pod)
 	s.report(pod, running(pod, address))
@@ -87,7 +87,7 @@ func running(pod *corev1.Pod, address string) func(*corev1.PodStatus) {
 }
 
 // finish ends a pod that is being deleted, as the kubelet does when its containers have ended.
-func (s *stage) finish(pod *corev1.Pod) {
+func (s *fixture) finish(pod *corev1.Pod) {
 	s.t.Helper()
 	err := s.client.Delete(s.t.Context(), pod, ctrlclient.GracePeriodSeconds(0), ctrlclient.Preconditions{UID: &pod.UID})
 	if !apierrors.IsNotFound(err) {
@@ -96,7 +96,7 @@ func (s *stage) finish(pod *corev1.Pod) {
 }
 
 // beingDeleted reports whether the pod is being deleted, or is gone.
-func (s *stage) beingDeleted(pod *corev1.Pod) func() (bool, error) {
+func (s *fixture) beingDeleted(pod *corev1.Pod) func() (bool, error) {
 	return func() (bool, error) {
 		now := &corev1.Pod{}
 		err := s.get(pod.Name, now)
@@ -108,7 +108,7 @@ func (s *stage) beingDeleted(pod *corev1.Pod) func() (bool, error) {
 }
 
 // makeReady waits for the pod, runs it with an agent that a test controls, and waits until it is ready.
-func (s *stage) makeReady(workspace *autov1alpha1.Workspace, other ...types.UID) (*corev1.Pod, *fakeAgent) {
+func (s *fixture) makeReady(workspace *autov1alpha1.Workspace, other ...types.UID) (*corev1.Pod, *fakeAgent) {
 	s.t.Helper()
 	pod := s.pod(workspace, other...)
 	address := newAddress()
@@ -143,7 +143,7 @@ func (f *fakeAgent) GetInfo(ctx context.Context, _ *agentpb.GetInfoRequest) (*ag
 }
 
 // serve runs a fakeAgent with the key pair in the Secret.
-func (s *stage) serve(workspace *autov1alpha1.Workspace, address string) *fakeAgent {
+func (s *fixture) serve(workspace *autov1alpha1.Workspace, address string) *fakeAgent {
 	s.t.Helper()
 	secret := &corev1.Secret{}
 	s.Expect(s.get(podspec.SecretName(workspace), secret)).To(Succeed())

@@ -20,7 +20,7 @@ import (
 
 // isInTheWay creates the obstacle, and then the Workspace "app". It expects that the status names the obstacle, that the obstacle stays
 // unchanged, and that the pod is created once the obstacle is gone. It returns the Workspace.
-func (s *stage) isInTheWay(obstacle ctrlclient.Object, message string) *autov1alpha1.Workspace {
+func (s *fixture) isInTheWay(obstacle ctrlclient.Object, message string) *autov1alpha1.Workspace {
 	s.t.Helper()
 	ctx := s.t.Context()
 	s.Expect(s.client.Create(ctx, obstacle)).To(Succeed())
@@ -48,13 +48,13 @@ func (s *stage) isInTheWay(obstacle ctrlclient.Object, message string) *autov1al
 }
 
 // requeue makes the Workspace be reconciled at once. There is no watch on the obstacle, so this would otherwise take a minute.
-func (s *stage) requeue(workspace *autov1alpha1.Workspace) {
+func (s *fixture) requeue(workspace *autov1alpha1.Workspace) {
 	s.t.Helper()
 	s.runtime.events.Add(keyOf(workspace))
 }
 
 func TestStatefulSetThatNobodyOwnsIsLeftAlone(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	labels := map[string]string{"app": "database"}
 	s.isInTheWay(&appsv1.StatefulSet{
 		Namespace: s.namespace, Name: "app-workspace",
@@ -68,7 +68,7 @@ func TestStatefulSetThatNobodyOwnsIsLeftAlone(t *testing.T) {
 }
 
 func TestServiceThatNobodyOwnsIsLeftAlone(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	s.isInTheWay(&corev1.Service{
 		Namespace: s.namespace, Name: "app-workspace",
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "elsewhere.example.com"},
@@ -77,7 +77,7 @@ func TestServiceThatNobodyOwnsIsLeftAlone(t *testing.T) {
 
 // The annotation that says what was applied stays: anybody who may edit the object can write it.
 func TestObjectThatLostItsOwnerGetsItBack(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	s.pod(workspace)
 	for _, object := range []ctrlclient.Object{&appsv1.StatefulSet{}, &corev1.Service{}} {
@@ -97,7 +97,7 @@ func TestObjectThatLostItsOwnerGetsItBack(t *testing.T) {
 
 // The attacker knows the labels, and the private key.
 func TestKeyPairThatSomebodyElseMadeIsNotUsed(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	known, err := credentials.NewKeyPair()
 	s.Expect(err).NotTo(HaveOccurred())
 	name := podspec.SecretName(&metav1.ObjectMeta{Name: "app"})

@@ -16,7 +16,7 @@ import (
 )
 
 func TestAgentIsReachedBeforeTheKubeletReportsThatItRuns(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod, address := s.pod(workspace), newAddress()
 	s.bind(pod)
@@ -43,7 +43,7 @@ func TestAgentIsReachedBeforeTheKubeletReportsThatItRuns(t *testing.T) {
 }
 
 func TestWhatTheKubeletReportsCountsFromThenOn(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod, address := s.pod(workspace), newAddress()
 	s.serve(workspace, address)

@@ -20,12 +20,12 @@ import (
 func TestWhatANodeDoesToAPodIsReportedAndEndsWithIt(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
-		happens         func(s *stage, pod *corev1.Pod)
+		happens         func(s *fixture, pod *corev1.Pod)
 		reason, message string
 	}{
 		{
 			name: "no network",
-			happens: func(s *stage, pod *corev1.Pod) {
+			happens: func(s *fixture, pod *corev1.Pod) {
 				event := &corev1.Event{
 					Namespace: pod.Namespace, GenerateName: pod.Name,
 					InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
@@ -38,7 +38,7 @@ func TestWhatANodeDoesToAPodIsReportedAndEndsWithIt(t *testing.T) {
 		},
 		{
 			name: "another processor",
-			happens: func(s *stage, pod *corev1.Pod) {
+			happens: func(s *fixture, pod *corev1.Pod) {
 				s.report(pod, func(status *corev1.PodStatus) {
 					running(pod, newAddress())(status)
 					container := &status.ContainerStatuses[0]
@@ -52,7 +52,7 @@ func TestWhatANodeDoesToAPodIsReportedAndEndsWithIt(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := startStage(t)
+			s := startFixture(t)
 			workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 			pod := s.pod(workspace)
 			s.bind(pod)
@@ -65,7 +65,7 @@ func TestWhatANodeDoesToAPodIsReportedAndEndsWithIt(t *testing.T) {
 }
 
 func TestPodThatFailedAsAWholeIsReportedUntilTheNextOneRuns(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod := s.pod(workspace)
 	s.bind(pod)
@@ -81,7 +81,7 @@ func TestPodThatFailedAsAWholeIsReportedUntilTheNextOneRuns(t *testing.T) {
 
 // keepPods makes the API server refuse to delete pods in the namespace until allow is called: otherwise the StatefulSet controller deletes
 // a failed pod before the test can observe it.
-func (s *stage) keepPods() (allow func()) {
+func (s *fixture) keepPods() (allow func()) {
 	s.t.Helper()
 	name := metav1.ObjectMeta{Name: s.namespace}
 	inNamespace := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.namespace}}
@@ -109,7 +109,7 @@ func (s *stage) keepPods() (allow func()) {
 }
 
 func TestNamespaceThatGoesIsReportedByItsWorkspaces(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	// The finalizer of this object keeps the namespace from disappearing.
 	held := &corev1.ConfigMap{Namespace: s.namespace, Name: "held", Finalizers: []string{"example.com/held"}}
 	s.Expect(s.client.Create(t.Context(), held)).To(Succeed())
@@ -128,7 +128,7 @@ func TestNamespaceThatGoesIsReportedByItsWorkspaces(t *testing.T) {
 }
 
 func TestTemplateThatMakesNoPodIsReportedUntilItIsEdited(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	template := &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
 		Containers: []corev1.Container{{Name: "of-no-image"}}}}
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{PodTemplate: template})
@@ -139,7 +139,7 @@ func TestTemplateThatMakesNoPodIsReportedUntilItIsEdited(t *testing.T) {
 }
 
 func TestLittleIsReadOfEventsHoweverLargeTheyAre(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	for range 20 {
 		s.Expect(s.client.Create(t.Context(), &corev1.Event{

@@ -18,18 +18,18 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		spec            autov1alpha1.WorkspaceSpec
-		refuse, mend    func(s *stage)
+		refuse, mend    func(s *fixture)
 		reason, message string
 	}{
 		{
 			name: "quota",
-			refuse: func(s *stage) {
+			refuse: func(s *fixture) {
 				quota := &corev1.ResourceQuota{Namespace: s.namespace, Name: "none"}
 				quota.Spec.Hard = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}
 				s.Expect(s.client.Create(s.t.Context(), quota)).To(Succeed())
 				s.Eventually(func() (corev1.ResourceList, error) { return quota.Status.Hard, s.get("none", quota) }).ShouldNot(BeEmpty())
 			},
-			mend: func(s *stage) {
+			mend: func(s *fixture) {
 				s.Expect(s.client.Delete(s.t.Context(), &corev1.ResourceQuota{Namespace: s.namespace, Name: "none"})).To(Succeed())
 			},
 			reason: autov1alpha1.QuotaExceededReason, message: "exceeded quota: none",
@@ -37,15 +37,15 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 		{
 			name:   "pod security",
 			spec:   autov1alpha1.WorkspaceSpec{SecurityProfile: autov1alpha1.SecurityProfileBaseline},
-			refuse: func(s *stage) { s.labelNamespace("restricted") },
-			mend:   func(s *stage) { s.labelNamespace("baseline") },
+			refuse: func(s *fixture) { s.labelNamespace("restricted") },
+			mend:   func(s *fixture) { s.labelNamespace("baseline") },
 			reason: autov1alpha1.PodSecurityViolationReason, message: `violates PodSecurity "restricted:latest"`,
 		},
 		{
 			name:   "service account",
 			spec:   autov1alpha1.WorkspaceSpec{ServiceAccountName: "deployer"},
-			refuse: func(*stage) {},
-			mend: func(s *stage) {
+			refuse: func(*fixture) {},
+			mend: func(s *fixture) {
 				s.Expect(s.client.Create(s.t.Context(), &corev1.ServiceAccount{Namespace: s.namespace, Name: "deployer"})).To(Succeed())
 			},
 			reason: autov1alpha1.ServiceAccountNotFoundReason, message: `serviceaccount "deployer" not found`,
@@ -53,7 +53,7 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := startStage(t)
+			s := startFixture(t)
 			tt.refuse(s)
 			workspace := s.create("app", tt.spec)
 			s.Eventually(s.status(workspace)).Should(And(beUnready(tt.reason), HaveField("Message", ContainSubstring(tt.message)), HaveField("Failing", true)))
@@ -67,7 +67,7 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 }
 
 // retries returns how often the creation of the pod was tried again.
-func (s *stage) retries(workspace *autov1alpha1.Workspace) func() int {
+func (s *fixture) retries(workspace *autov1alpha1.Workspace) func() int {
 	return func() int {
 		tracked := s.runtime.tracker(workspace)
 		defer tracked.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *stage) retries(workspace *autov1alpha1.Workspace) func() int {
 }
 
 // labelNamespace makes the namespace enforce a level of the Pod Security Standards.
-func (s *stage) labelNamespace(level string) {
+func (s *fixture) labelNamespace(level string) {
 	s.t.Helper()
 	namespace := &corev1.Namespace{Name: s.namespace}
 	patch := []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"` + level + `"}}}`)
@@ -84,7 +84,7 @@ func (s *stage) labelNamespace(level string) {
 }
 
 func TestPodOfTheRestrictedProfileRunsWhereThatIsEnforced(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.labelNamespace("restricted")
 	s.startController()
 	s.pod(s.create("app", autov1alpha1.WorkspaceSpec{}))

@@ -43,7 +43,7 @@ func TestPodWithAResultThatIsNotRecordedYetStays(t *testing.T) {
 }
 
 func TestPodThatDoesNotRunIsReplacedAtOnceByAChange(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{Image: "example.com/typo"})
 	pod := s.pod(workspace)
 	s.bind(pod)
@@ -61,7 +61,7 @@ func TestPodThatDoesNotRunIsReplacedAtOnceByAChange(t *testing.T) {
 
 func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
 	suite.Long(t, "waits for pauses of the controllers")
-	s := startStage(t)
+	s := startFixture(t)
 	const idle = maxRollingOfNamespace + 2
 	var workspaces []*autov1alpha1.Workspace
 	var pods []*corev1.Pod

@@ -17,7 +17,7 @@ import (
 )
 
 func TestWorkspaceIsReadyExactlyWhileItsPodServes(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod := s.pod(workspace)
 	s.Expect(s.status(workspace)().Ready).To(BeFalse())
@@ -66,7 +66,7 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 }
 
 func TestStatefulSetThatSomebodyScaledOrDeletedIsRestored(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	first := s.pod(workspace)
 	set := &appsv1.StatefulSet{}
@@ -105,7 +105,7 @@ func TestDeletedWorkspaceLeavesNothing(t *testing.T) {
 }
 
 // nothingKept reports whether the runtime has forgotten all Workspaces. The controller may still be doing that, so callers wait for it.
-func (s *stage) nothingKept() bool {
+func (s *fixture) nothingKept() bool {
 	s.runtime.mu.Lock()
 	defer s.runtime.mu.Unlock()
 	s.runtime.connections.mu.Lock()
@@ -114,7 +114,7 @@ func (s *stage) nothingKept() bool {
 }
 
 func TestStatefulSetOfSomebodyElseIsLeftAlone(t *testing.T) {
-	s := startStage(t)
+	s := startFixture(t)
 	owner := &corev1.ConfigMap{Namespace: s.namespace, Name: "owner"}
 	s.Expect(s.client.Create(t.Context(), owner)).To(Succeed())
 	owner.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
@@ -122,7 +122,7 @@ func TestStatefulSetOfSomebodyElseIsLeftAlone(t *testing.T) {
 }
 
 // foreignStatefulSet returns a StatefulSet that another program creates under the name that the Workspace "app" needs.
-func (s *stage) foreignStatefulSet(owner metav1.OwnerReference) *appsv1.StatefulSet {
+func (s *fixture) foreignStatefulSet(owner metav1.OwnerReference) *appsv1.StatefulSet {
 	workspace := &metav1.ObjectMeta{Name: "app"}
 	return &appsv1.StatefulSet{
 		APIVersion: "apps/v1", Kind: "StatefulSet",
@@ -142,7 +142,7 @@ func (s *stage) foreignStatefulSet(owner metav1.OwnerReference) *appsv1.Stateful
 }
 
 func TestStatefulSetOfAnEarlierControllerIsTakenOverWhole(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	earlier := s.foreignStatefulSet(*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)))
 	configuration, err := podspec.ApplyConfiguration(earlier)

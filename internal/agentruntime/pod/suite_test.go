@@ -93,8 +93,8 @@ func newClient() (ctrlclient.Client, error) {
 	return ctrlclient.New(cluster.Config(), ctrlclient.Options{Scheme: scheme})
 }
 
-// stage is a namespace of a real cluster without nodes. The test acts as the kubelet.
-type stage struct {
+// fixture is a namespace of a real cluster without nodes. The test acts as the kubelet.
+type fixture struct {
 	*WithT
 	t         *testing.T
 	client    ctrlclient.Client
@@ -108,7 +108,7 @@ type stage struct {
 	statuses map[ctrlclient.ObjectKey]agentruntime.Status
 }
 
-func newStage(t *testing.T) *stage {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
@@ -116,7 +116,7 @@ func newStage(t *testing.T) *stage {
 	g.Expect(err).NotTo(HaveOccurred())
 	namespace := &corev1.Namespace{GenerateName: "pods-"}
 	g.Expect(client.Create(t.Context(), namespace)).To(Succeed())
-	s := &stage{WithT: g, t: t, client: client, namespace: namespace.Name, image: "agent:v1", statuses: map[ctrlclient.ObjectKey]agentruntime.Status{}}
+	s := &fixture{WithT: g, t: t, client: client, namespace: namespace.Name, image: "agent:v1", statuses: map[ctrlclient.ObjectKey]agentruntime.Status{}}
 	// Without this ServiceAccount, the API server refuses pods.
 	s.Eventually(func() error {
 		return client.Get(t.Context(), ctrlclient.ObjectKey{Namespace: s.namespace, Name: "default"}, &corev1.ServiceAccount{})
@@ -124,25 +124,25 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// startStage returns a stage with a controller.
-func startStage(t *testing.T) *stage {
+// startFixture returns a fixture with a controller.
+func startFixture(t *testing.T) *fixture {
 	t.Helper()
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	return s
 }
 
-// startReady returns a stage with a controller, a Workspace, and its pod and agent.
-func startReady(t *testing.T) (*stage, *autov1alpha1.Workspace, *corev1.Pod, *fakeAgent) {
+// startReady returns a fixture with a controller, a Workspace, and its pod and agent.
+func startReady(t *testing.T) (*fixture, *autov1alpha1.Workspace, *corev1.Pod, *fakeAgent) {
 	t.Helper()
-	s := startStage(t)
+	s := startFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod, agent := s.makeReady(workspace)
 	return s, workspace, pod, agent
 }
 
 // startController runs a manager that only calls the runtime, until stop is called or the test ends.
-func (s *stage) startController() {
+func (s *fixture) startController() {
 	s.t.Helper()
 	mgr, err := ctrl.NewManager(account, ctrl.Options{
 		Scheme:     s.client.Scheme(),
@@ -173,7 +173,7 @@ func (s *stage) startController() {
 	s.t.Cleanup(s.stop)
 }
 
-func (s *stage) reconcile(ctx context.Context, client ctrlclient.Client, request ctrl.Request) (ctrl.Result, error) {
+func (s *fixture) reconcile(ctx context.Context, client ctrlclient.Client, request ctrl.Request) (ctrl.Result, error) {
 	workspace := &autov1alpha1.Workspace{}
 	err := client.Get(ctx, request.NamespacedName, workspace)
 	if apierrors.IsNotFound(err) {
@@ -193,7 +193,7 @@ func (s *stage) reconcile(ctx context.Context, client ctrlclient.Client, request
 }
 
 // create creates a Workspace.
-func (s *stage) create(name string, spec autov1alpha1.WorkspaceSpec) *autov1alpha1.Workspace {
+func (s *fixture) create(name string, spec autov1alpha1.WorkspaceSpec) *autov1alpha1.Workspace {
 	s.t.Helper()
 	workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: name, Spec: spec}
 	s.Expect(s.client.Create(s.t.Context(), workspace)).To(Succeed())
@@ -201,7 +201,7 @@ func (s *stage) create(name string, spec autov1alpha1.WorkspaceSpec) *autov1alph
 }
 
 // change edits the Workspace.
-func (s *stage) change(workspace *autov1alpha1.Workspace, edit func(*autov1alpha1.WorkspaceSpec)) {
+func (s *fixture) change(workspace *autov1alpha1.Workspace, edit func(*autov1alpha1.WorkspaceSpec)) {
 	s.t.Helper()
 	before := workspace.DeepCopy()
 	edit(&workspace.Spec)
@@ -209,7 +209,7 @@ func (s *stage) change(workspace *autov1alpha1.Workspace, edit func(*autov1alpha
 }
 
 // status returns a function for the status that the runtime returned last for the Workspace.
-func (s *stage) status(workspace *autov1alpha1.Workspace) func() agentruntime.Status {
+func (s *fixture) status(workspace *autov1alpha1.Workspace) func() agentruntime.Status {
 	return func() agentruntime.Status {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -225,6 +225,6 @@ func beUnready(reason string) types.GomegaMatcher {
 }
 
 // get reads an object of the Workspace.
-func (s *stage) get(name string, into ctrlclient.Object) error {
+func (s *fixture) get(name string, into ctrlclient.Object) error {
 	return s.client.Get(s.t.Context(), ctrlclient.ObjectKey{Namespace: s.namespace, Name: name}, into)
 }

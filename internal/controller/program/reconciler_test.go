@@ -21,7 +21,7 @@ import (
 const secretCanary = "canary-3f9a"
 
 func TestProgramThatNoStackUsesGetsItsArtifact(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController(nil)
 	s.apply("app", "{resources: {a: {type: 'test:index:Sleep', options: {retainOnDelete: true}}}}")
 	found := s.await("app")
@@ -40,7 +40,7 @@ func TestProgramThatNoStackUsesGetsItsArtifact(t *testing.T) {
 }
 
 func TestEditOfAProgramIsANewRevision(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController(nil)
 	s.apply("app", "{outputs: {x: 1}}")
 	first := s.await("app")
@@ -57,7 +57,7 @@ func TestEditOfAProgramIsANewRevision(t *testing.T) {
 }
 
 func TestProgramThatCannotBeRenderedIsReportedAndRecoversWhenItIsMended(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController(nil)
 	s.apply("app", "{outputs: {x: 1}}")
 	s.expectReady(s.await("app"))
@@ -80,7 +80,7 @@ func TestProgramThatCannotBeRenderedIsReportedAndRecoversWhenItIsMended(t *testi
 }
 
 func TestStatusIsWrittenOnceForEachChange(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stop := s.startController(nil)
 	watcher, err := s.client.Watch(t.Context(), &pulumiv1.ProgramList{}, client.InNamespace(s.namespace))
 	s.Expect(err).NotTo(HaveOccurred())
@@ -104,7 +104,7 @@ func TestStatusIsWrittenOnceForEachChange(t *testing.T) {
 }
 
 func TestShardWritesToItsOwnPrograms(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	selector, err := labels.Parse("shard=one")
 	s.Expect(err).NotTo(HaveOccurred())
 	s.startController(selector)
@@ -125,7 +125,7 @@ func TestShardWritesToItsOwnPrograms(t *testing.T) {
 }
 
 func TestProgramOfAnyNameIsNotLookedAtBeforeItsTime(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.apply("app", "{}")
 	s.Expect(s.get("app").Status.ObservedGeneration).To(BeEquivalentTo(-1))
 	s.startController(nil)

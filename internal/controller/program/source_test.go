@@ -26,7 +26,7 @@ func stackOf(namespace, program string) *pulumiv1.Stack {
 }
 
 // problem returns why a Stack with the Program has no artifact, according to the cache.
-func (s *stage) problem(g Gomega, program string) *source.Problem {
+func (s *fixture) problem(g Gomega, program string) *source.Problem {
 	_, err := s.programs.Resolve(s.t.Context(), stackOf(s.namespace, program), false)
 	var problem *source.Problem
 	g.Expect(errors.As(err, &problem)).To(BeTrue(), "%v", err)
@@ -35,7 +35,7 @@ func (s *stage) problem(g Gomega, program string) *source.Problem {
 }
 
 func TestStackSaysWhyItHasNoProgram(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stop := s.startController(nil)
 	s.Expect(*s.problem(s, "app")).To(Equal(source.Problem{
 		Reason: pulumiv1.SourceNotFoundReason, Message: "Program " + s.namespace + "/app does not exist", Watched: true,
@@ -59,7 +59,7 @@ func TestStackSaysWhyItHasNoProgram(t *testing.T) {
 }
 
 func TestArtifactOfAProgramIsMadeUntilItChanges(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController(nil)
 	s.apply("app", "{outputs: {x: 1}}")
 	ready := s.await("app")
@@ -90,7 +90,7 @@ func TestArtifactOfAProgramIsMadeUntilItChanges(t *testing.T) {
 	s.expectGone(found.Reference, "does not exist")
 }
 
-func (s *stage) expectGone(reference artifact.Reference, why string) {
+func (s *fixture) expectGone(reference artifact.Reference, why string) {
 	s.t.Helper()
 	err := reference.Maker.Make(s.t.Context(), io.Discard)
 	var fetchError *artifact.FetchError
@@ -100,7 +100,7 @@ func (s *stage) expectGone(reference artifact.Reference, why string) {
 }
 
 func TestProgramOfAnotherNamespaceIsNotUsed(t *testing.T) {
-	s, other := newStage(t), newStage(t)
+	s, other := newFixture(t), newFixture(t)
 	s.startController(nil)
 	other.startController(nil)
 	other.apply("app", "{}")
@@ -109,7 +109,7 @@ func TestProgramOfAnotherNamespaceIsNotUsed(t *testing.T) {
 }
 
 func TestStacksAreWokenWhenAProgramOffersSomethingElse(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
 	s.startController(nil, func(mgr ctrl.Manager) {

@@ -57,8 +57,8 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// stage is a namespace of a real API server in which the Program controller runs.
-type stage struct {
+// fixture is a namespace of a real API server in which the Program controller runs.
+type fixture struct {
 	*WithT
 	t         *testing.T
 	client    client.WithWatch
@@ -87,7 +87,7 @@ func (s *synced) String() string {
 	return s.content.String()
 }
 
-func newStage(t *testing.T) *stage {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
@@ -96,7 +96,7 @@ func newStage(t *testing.T) *stage {
 	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, pulumiv1.AddToScheme} {
 		g.Expect(add(scheme)).To(Succeed())
 	}
-	s := &stage{WithT: g, t: t, logged: &synced{}}
+	s := &fixture{WithT: g, t: t, logged: &synced{}}
 	var err error
 	s.client, err = client.NewWithWatch(cluster.Config(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -107,7 +107,7 @@ func newStage(t *testing.T) *stage {
 }
 
 // startController runs a manager with the controller, until the returned function is called or the test ends.
-func (s *stage) startController(selector labels.Selector, also ...func(ctrl.Manager)) (stop func()) {
+func (s *fixture) startController(selector labels.Selector, also ...func(ctrl.Manager)) (stop func()) {
 	s.t.Helper()
 	mgr, err := ctrl.NewManager(cluster.Config(), ctrl.Options{
 		Scheme: s.client.Scheme(),
@@ -145,7 +145,7 @@ func (s *stage) startController(selector labels.Selector, also ...func(ctrl.Mana
 }
 
 // apply writes a Program like a client that does not know its fields and does not request strict validation.
-func (s *stage) apply(name, body string, labels ...string) {
+func (s *fixture) apply(name, body string, labels ...string) {
 	s.t.Helper()
 	content := map[string]any{}
 	s.Expect(yaml.Unmarshal([]byte(body), &content)).To(Succeed())
@@ -168,14 +168,14 @@ func (s *stage) apply(name, body string, labels ...string) {
 	})).To(Succeed())
 }
 
-func (s *stage) get(name string) *pulumiv1.Program {
+func (s *fixture) get(name string) *pulumiv1.Program {
 	found := &pulumiv1.Program{}
 	s.Expect(s.client.Get(s.t.Context(), client.ObjectKey{Namespace: s.namespace, Name: name}, found)).To(Succeed())
 	return found
 }
 
 // await returns the Program once the controller has reconciled its last generation.
-func (s *stage) await(name string) *pulumiv1.Program {
+func (s *fixture) await(name string) *pulumiv1.Program {
 	s.t.Helper()
 	var found *pulumiv1.Program
 	s.Eventually(func() bool {
@@ -187,14 +187,14 @@ func (s *stage) await(name string) *pulumiv1.Program {
 }
 
 // expectCounted waits until the metric counts that many Programs.
-func (s *stage) expectCounted(count int) {
+func (s *fixture) expectCounted(count int) {
 	s.t.Helper()
 	want := fmt.Sprintf("# HELP programs_active Number of Programs that this controller looks after.\n# TYPE programs_active gauge\nprograms_active %d\n", count)
 	s.Eventually(func() error { return testutil.GatherAndCompare(s.metrics, strings.NewReader(want)) }).Should(Succeed())
 }
 
 // events returns the messages of the events about the Program with the reason.
-func (s *stage) events(name, reason string) []string {
+func (s *fixture) events(name, reason string) []string {
 	list := &corev1.EventList{}
 	s.Expect(s.client.List(s.t.Context(), list, client.InNamespace(s.namespace))).To(Succeed())
 	var messages []string
@@ -206,7 +206,7 @@ func (s *stage) events(name, reason string) []string {
 	return messages
 }
 
-func (s *stage) expectReady(found *pulumiv1.Program) {
+func (s *fixture) expectReady(found *pulumiv1.Program) {
 	s.t.Helper()
 	s.Expect(conditions.IsReady(found)).To(BeTrue(), "%v", found.Status.Conditions)
 	s.Expect(conditions.GetReason(found, meta.ReadyCondition)).To(Equal(meta.SucceededReason))

@@ -49,7 +49,7 @@ func (c conflicts) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // Only watches wake a Stack in these tests. The watch on the Update has reported its end while the status could not be written.
 func TestUpdateThatEndedBeforeAStatusCouldNameItIsRecorded(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.conflicting.Store(true)
 	stack := s.dependent("app")
 	update := s.awaitUnfinishedUpdate()
@@ -66,7 +66,7 @@ func TestUpdateThatEndedBeforeAStatusCouldNameItIsRecorded(t *testing.T) {
 }
 
 func TestUpdateThatSomebodyRemovedMayHaveBeenCutOff(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	s.succeed(stack, time.Now())
 	s.edit(stack, withImage("two"))
@@ -87,7 +87,7 @@ func TestUpdateThatSomebodyRemovedMayHaveBeenCutOff(t *testing.T) {
 }
 
 func TestUpdateThatNoStatusNamedMayHaveBeenCutOff(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	s.succeed(stack, time.Now().Add(-time.Minute))
 	s.conflicting.Store(true)
@@ -108,7 +108,7 @@ func TestUpdateThatNoStatusNamedMayHaveBeenCutOff(t *testing.T) {
 }
 
 func TestRequestIsAnsweredByAnUpdateThatNoStatusNamed(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	s.succeed(stack, time.Now().Add(-time.Minute))
 	s.conflicting.Store(true)
@@ -127,7 +127,7 @@ func TestRequestIsAnsweredByAnUpdateThatNoStatusNamed(t *testing.T) {
 // A controller that was frozen does not know at once that another one is the leader, and what it has read of the Stack and of its source is
 // old.
 func TestControllerThatKnowsLessDoesNotCreateASecondUpdate(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	stack = s.succeed(stack, time.Now().Add(-time.Minute))
 	stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "old"}
@@ -151,7 +151,7 @@ func TestControllerThatKnowsLessDoesNotCreateASecondUpdate(t *testing.T) {
 }
 
 func TestControllerThatKnowsLessDoesNotChangeTheWorkspaceBack(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	stack = s.succeed(stack, time.Now())
 	old := &autov1alpha1.Workspace{}
@@ -171,14 +171,14 @@ func TestControllerThatKnowsLessDoesNotChangeTheWorkspaceBack(t *testing.T) {
 		To(MatchError(apierrors.IsConflict, "IsConflict"))
 }
 
-func (s *stage) updates() []autov1alpha1.Update {
+func (s *fixture) updates() []autov1alpha1.Update {
 	list := &autov1alpha1.UpdateList{}
 	s.Expect(s.client.List(s.t.Context(), list, client.InNamespace(s.namespace))).To(Succeed())
 	return list.Items
 }
 
 // awaitUnfinishedUpdate waits for an Update that has not ended, and returns it.
-func (s *stage) awaitUnfinishedUpdate() (found *autov1alpha1.Update) {
+func (s *fixture) awaitUnfinishedUpdate() (found *autov1alpha1.Update) {
 	s.t.Helper()
 	s.Eventually(func() *autov1alpha1.Update {
 		for _, update := range s.updates() {
@@ -192,7 +192,7 @@ func (s *stage) awaitUnfinishedUpdate() (found *autov1alpha1.Update) {
 }
 
 func TestStatusOfAShortUpdateShowsOnlyItsResult(t *testing.T) {
-	s := newStage(t, func(r *Reconciler) { r.ShowAfter = 3 * time.Second })
+	s := newFixture(t, func(r *Reconciler) { r.ShowAfter = 3 * time.Second })
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	last := s.succeed(stack, time.Now().Add(-time.Minute)).Status.LastUpdate
 
@@ -209,7 +209,7 @@ func TestStatusOfAShortUpdateShowsOnlyItsResult(t *testing.T) {
 }
 
 func TestShortUpdateThatFailsWhileTheStackIsSuspendedLeavesItNotReady(t *testing.T) {
-	s := newStage(t, func(r *Reconciler) { r.ShowAfter = 5 * time.Second })
+	s := newFixture(t, func(r *Reconciler) { r.ShowAfter = 5 * time.Second })
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	s.succeed(stack, time.Now().Add(-time.Minute))
 	s.edit(stack, withImage("two"))
@@ -223,7 +223,7 @@ func TestShortUpdateThatFailsWhileTheStackIsSuspendedLeavesItNotReady(t *testing
 }
 
 func TestUpdateThatTakesThePlaceOfOneThatNeverRanIsNotReplacedToo(t *testing.T) {
-	s := newStage(t, func(r *Reconciler) { r.ShowAfter = 2 * time.Second })
+	s := newFixture(t, func(r *Reconciler) { r.ShowAfter = 2 * time.Second })
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	first := s.awaitUnfinishedUpdate()
 	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
@@ -247,7 +247,7 @@ func TestUpdateThatTakesThePlaceOfOneThatNeverRanIsNotReplacedToo(t *testing.T) 
 }
 
 func TestUpdateOfADependencyIsShownAtOnce(t *testing.T) {
-	s := newStage(t, func(r *Reconciler) { r.ShowAfter = time.Hour })
+	s := newFixture(t, func(r *Reconciler) { r.ShowAfter = time.Hour })
 	s.dependent("dependent", requires("app"))
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	last := s.succeed(stack, time.Now().Add(-time.Minute)).Status.LastUpdate
@@ -256,7 +256,7 @@ func TestUpdateOfADependencyIsShownAtOnce(t *testing.T) {
 }
 
 // shown returns the names of the last and the current update in the status.
-func (s *stage) shown(stack *pulumiv1.Stack) func() string {
+func (s *fixture) shown(stack *pulumiv1.Stack) func() string {
 	return func() string {
 		now := &pulumiv1.Stack{}
 		s.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), now)).To(Succeed())
@@ -287,7 +287,7 @@ func TestTemplateCannotMakeAPreviewOfAnUpdate(t *testing.T) {
 // An Update has the name of the next one of a Stack with spec.approval, is owned by the Stack, and planned another program: what somebody
 // can do who may create Updates, where the admission policy is missing. Neither its plan nor its annotations get into the status.
 func TestPlanThatSomebodyElseMadeIsNotThatOfTheStack(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := &pulumiv1.Stack{
 		Namespace: s.namespace, Name: "app",
 		Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true, Approval: &pulumiv1.ApprovalPolicy{}},
@@ -354,7 +354,7 @@ func TestPlanThatSomebodyElseMadeIsNotThatOfTheStack(t *testing.T) {
 // Approvals of a plan that failed half-way cover what is left of its changes. Whoever may delete and create Updates can give the name of its
 // Update to another one, which would make anything change that they like.
 func TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	newUpdate := func(name string, changes ...string) *autov1alpha1.Update {
 		update := &autov1alpha1.Update{Namespace: s.namespace, Name: name, Spec: autov1alpha1.UpdateSpec{
 			WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypePreview, SavePlan: new(true),

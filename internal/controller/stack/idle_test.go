@@ -16,7 +16,7 @@ import (
 
 // Each state of a dependency leaves a Stack ready that has nothing to update. What is suspended holds nothing up.
 func TestIdleStackStaysReadyWhateverItsDependenciesDo(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	base := s.dependent("base")
 	s.succeed(base, time.Now())
 	middle := s.dependent("middle", dependsOn("base", ""))

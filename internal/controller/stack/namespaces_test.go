@@ -139,7 +139,7 @@ func findNamespaces(of reflect.Type, path string, found map[string]bool) {
 // Otherwise whoever may create Stacks in one namespace could have the controller reconcile a Stack of another namespace without end.
 func TestStackDoesNotWakeStacksThatItMayNotDependOn(t *testing.T) {
 	var r *Reconciler
-	s := newStage(t, func(reconciler *Reconciler) { r = reconciler })
+	s := newFixture(t, func(reconciler *Reconciler) { r = reconciler })
 	base := s.dependent("base", func(stack *pulumiv1.Stack) {
 		stack.Spec.DestroyAfterDependents, stack.Finalizers = true, []string{"example.com/kept"}
 	})

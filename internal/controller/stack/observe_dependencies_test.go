@@ -24,7 +24,7 @@ import (
 )
 
 // dependent creates the named Stack with the changes, and does not wait for anything.
-func (s *stage) dependent(name string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
+func (s *fixture) dependent(name string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
 	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: name, Spec: pulumiv1.StackSpec{Stack: name}}
 	withImage("one")(stack)
@@ -58,7 +58,7 @@ func within(name string, window time.Duration) func(*pulumiv1.Stack) {
 	}
 }
 
-func (s *stage) edit(stack *pulumiv1.Stack, change func(*pulumiv1.Stack)) {
+func (s *fixture) edit(stack *pulumiv1.Stack, change func(*pulumiv1.Stack)) {
 	s.t.Helper()
 	s.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
 	before := stack.DeepCopy()
@@ -67,7 +67,7 @@ func (s *stage) edit(stack *pulumiv1.Stack, change func(*pulumiv1.Stack)) {
 }
 
 // succeed plays the Update controller: the update that is in progress succeeds, with the given end time.
-func (s *stage) succeed(stack *pulumiv1.Stack, end time.Time) *pulumiv1.Stack {
+func (s *fixture) succeed(stack *pulumiv1.Stack, end time.Time) *pulumiv1.Stack {
 	s.t.Helper()
 	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
 	s.setUpdate(stack, func(update *autov1alpha1.Update) {
@@ -104,7 +104,7 @@ func working(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != 
 func TestCycleIsReportedOnEachOfItsStacksAndRecoversWithAnyOfThem(t *testing.T) {
 	for _, mended := range []string{"one", "two", "three"} {
 		t.Run(mended, func(t *testing.T) {
-			s := newStage(t)
+			s := newFixture(t)
 			stacks := map[string]*pulumiv1.Stack{
 				"one":     s.dependent("one", requires("two")),
 				"two":     s.dependent("two", dependsOn("three", "")),
@@ -127,7 +127,7 @@ func TestCycleIsReportedOnEachOfItsStacksAndRecoversWithAnyOfThem(t *testing.T) 
 }
 
 func TestSmallCyclesAreReported(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	self := s.dependent("self", dependsOn("self", "true"))
 	s.await(self, inCycle("self", "self"))
 	s.edit(self, func(stack *pulumiv1.Stack) { stack.Spec.DependsOn = nil })
@@ -141,7 +141,7 @@ func TestSmallCyclesAreReported(t *testing.T) {
 }
 
 func TestReadyStacksShowTheCycleThatAnEditCloses(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	base := s.dependent("base")
 	s.succeed(base, time.Now())
 	top := s.dependent("top", requires("base"))
@@ -158,7 +158,7 @@ func TestReadyStacksShowTheCycleThatAnEditCloses(t *testing.T) {
 }
 
 func TestReadyExprDecidesWhenADependencyIsReady(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	base := s.dependent("base")
 	s.await(base, working)
 	top := s.dependent("top", dependsOn("base", "dep.metadata.labels['phase'] == self.spec.stack && dep.apiVersion == 'pulumi.com/v1'"))
@@ -171,7 +171,7 @@ func TestReadyExprDecidesWhenADependencyIsReady(t *testing.T) {
 }
 
 func TestReadyExprThatIsNoneStalls(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	for name, expression := range map[string]string{
 		"syntax": "dep.", "type": "'text'", "variable": "other.status", "long": strings.Repeat("true || ", 2000) + "true", "field": "dep.spec.secrets.a == 'x'",
 		"pattern": `self.metadata.name.matches("(a{1000}){1000}")`, "macro": "optional.of(1).optMap(a, a).hasValue()",
@@ -185,7 +185,7 @@ func TestReadyExprThatIsNoneStalls(t *testing.T) {
 }
 
 func TestPrerequisiteThatSucceededTooLongAgoIsAskedToRunOnce(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	base := s.dependent("base")
 	base = s.succeed(base, time.Now().Add(-time.Hour))
 	first := base.Status.LastUpdate.Name
@@ -204,7 +204,7 @@ func TestPrerequisiteThatSucceededTooLongAgoIsAskedToRunOnce(t *testing.T) {
 }
 
 func TestStalePrerequisiteThatIsSuspendedIsNotAsked(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	base := s.dependent("base")
 	base = s.succeed(base, time.Now().Add(-time.Hour))
 	s.edit(base, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = true })
@@ -285,7 +285,7 @@ func TestStackMayHaveABoundedNumberOfDependencies(t *testing.T) {
 
 func TestDependentOfWhichTheCacheHasLittleIsFound(t *testing.T) {
 	// No watch reports the deletion of the dependent: what the cache has of it does not name the Stack.
-	s := newStage(t, func(r *Reconciler) { r.WaitInterval = time.Second })
+	s := newFixture(t, func(r *Reconciler) { r.WaitInterval = time.Second })
 	stack := s.deployedStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyAfterDependents = true })
 	large := s.dependent("large", dependsOn("app", ""), func(stack *pulumiv1.Stack) {
 		stack.Spec.Suspend = true
@@ -419,8 +419,8 @@ func TestStackIsWokenByWhatItsDependentsNameAndByTheirEnd(t *testing.T) {
 	g.Expect(dependentChanged.Create(event.CreateEvent{Object: &web})).To(BeFalse())
 }
 
-// deployedStack is the Stack "app" of the stage, deployed, with something to destroy.
-func (s *stage) deployedStack(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
+// deployedStack is the Stack "app" of the fixture, deployed, with something to destroy.
+func (s *fixture) deployedStack(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
 	stack := s.newStack(func(stack *pulumiv1.Stack) {
 		stack.Spec.DestroyOnFinalize = true
@@ -430,7 +430,7 @@ func (s *stage) deployedStack(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	return s.succeed(stack, time.Now())
 }
 
-func (s *stage) awaitGone(stack *pulumiv1.Stack) {
+func (s *fixture) awaitGone(stack *pulumiv1.Stack) {
 	s.t.Helper()
 	s.Eventually(func() bool {
 		return apierrors.IsNotFound(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), stack))
@@ -438,7 +438,7 @@ func (s *stage) awaitGone(stack *pulumiv1.Stack) {
 }
 
 // endDestroy plays the Update controller.
-func (s *stage) endDestroy(stack *pulumiv1.Stack) {
+func (s *fixture) endDestroy(stack *pulumiv1.Stack) {
 	s.t.Helper()
 	s.await(stack, working)
 	s.setUpdate(stack, func(update *autov1alpha1.Update) {
@@ -450,7 +450,7 @@ func (s *stage) endDestroy(stack *pulumiv1.Stack) {
 
 // Only watches wake a Stack in this test.
 func TestStackIsDestroyedOnceItsLastDependentIsGone(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.deployedStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyAfterDependents = true })
 	one, two := s.dependent("one", requires("app")), s.dependent("two", dependsOn("app", ""))
 	for _, each := range []*pulumiv1.Stack{one, two} {
@@ -467,7 +467,7 @@ func TestStackIsDestroyedOnceItsLastDependentIsGone(t *testing.T) {
 }
 
 func TestDestroyThatMissesItsServiceAccountSaysSoAndGoesOnWithIt(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.deployedStack(func(*pulumiv1.Stack) {})
 	s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
 	s.await(stack, working)

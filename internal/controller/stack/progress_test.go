@@ -172,7 +172,7 @@ func TestStackThatFailedOftenIsStalledAlsoWhenTheNextAttemptStartsAtOnce(t *test
 }
 
 func TestProblemThatAnUpdateWaitsForIsReportedOnce(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	for _, problem := range []struct{ reason, message string }{
 		{pulumiv1.SecretNotFoundReason, "waiting for the secret one"},

@@ -145,7 +145,7 @@ func TestIndexHasEveryReferenceOfTheWorkspace(t *testing.T) {
 	g.Expect(names).To(ConsistOf("token", "envs", "envSecrets", "envRefs", "replacement", "configRef", "secretsRef", "env", "envFrom", "config"))
 }
 
-func (s *stage) newSecret(name string, labels map[string]string) *corev1.Secret {
+func (s *fixture) newSecret(name string, labels map[string]string) *corev1.Secret {
 	s.t.Helper()
 	secret := &corev1.Secret{
 		Namespace: s.namespace, Name: name, Labels: labels, StringData: map[string]string{"k": "1"},
@@ -154,7 +154,7 @@ func (s *stage) newSecret(name string, labels map[string]string) *corev1.Secret 
 	return secret
 }
 
-func (s *stage) changeSecret(secret *corev1.Secret, value string) {
+func (s *fixture) changeSecret(secret *corev1.Secret, value string) {
 	s.t.Helper()
 	secret.Data = map[string][]byte{"k": []byte(value)}
 	s.Expect(s.client.Update(s.t.Context(), secret)).To(Succeed())
@@ -170,7 +170,7 @@ func isReady(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) }
 var watchedLabels = map[string]string{meta.LabelKeyWatch: meta.LabelValueWatchEnabled}
 
 func TestChangedSecretWakesItsStackAndNoOther(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	watched, unwatched := s.newSecret("watched", watchedLabels), s.newSecret("unwatched", nil)
 	uses := func(name string) func(*pulumiv1.Stack) {
 		return func(stack *pulumiv1.Stack) {

@@ -23,7 +23,7 @@ func manySmallParts() *apiextensionsv1.JSON {
 }
 
 func TestStackOfVeryManySmallPartsIsRefusedAndRecovers(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.deployedStack(func(*pulumiv1.Stack) {})
 	s.edit(stack, func(stack *pulumiv1.Stack) {
 		stack.Spec.Config = map[string]apiextensionsv1.JSON{"app:list": *manySmallParts()}
@@ -42,7 +42,7 @@ func TestStackOfVeryManySmallPartsIsRefusedAndRecovers(t *testing.T) {
 
 func TestStackShowsThatItsWorkspaceIsTooLarge(t *testing.T) {
 	suite.Long(t, "another object than in TestStackShowsThatWhatItDependsOnIsTooLarge")
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.deployedStack(func(*pulumiv1.Stack) {})
 	setStacks := func(stacks ...autov1alpha1.WorkspaceStack) {
 		workspace := s.workspace()
@@ -58,7 +58,7 @@ func TestStackShowsThatItsWorkspaceIsTooLarge(t *testing.T) {
 }
 
 func TestStackShowsThatWhatItDependsOnIsTooLarge(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.deployedStack(func(*pulumiv1.Stack) {})
 	large := &pulumiv1.Stack{Namespace: s.namespace, Name: "large"}
 	large.Spec.Stack, large.Spec.Config = "large", map[string]apiextensionsv1.JSON{"app:list": *manySmallParts()}

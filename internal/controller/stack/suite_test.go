@@ -72,8 +72,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// stage is a namespace of a real API server in which only the Stack controller runs. The test plays the other controllers.
-type stage struct {
+// fixture is a namespace of a real API server in which only the Stack controller runs. The test plays the other controllers.
+type fixture struct {
 	*WithT
 	t         *testing.T
 	client    client.Client
@@ -84,13 +84,13 @@ type stage struct {
 }
 
 // secretsRead returns the requests in which the controller read the content of Secrets.
-func (s *stage) secretsRead() []string {
+func (s *fixture) secretsRead() []string {
 	s.requests.mu.Lock()
 	defer s.requests.mu.Unlock()
 	return slices.Clone(*s.requests.read)
 }
 
-func newStage(t *testing.T, changes ...func(*Reconciler)) *stage {
+func newFixture(t *testing.T, changes ...func(*Reconciler)) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
@@ -102,7 +102,7 @@ func newStage(t *testing.T, changes ...func(*Reconciler)) *stage {
 	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, autov1alpha1.AddToScheme, pulumiv1.AddToScheme} {
 		g.Expect(add(scheme)).To(Succeed())
 	}
-	s := &stage{WithT: g, t: t, requests: requestLog{mu: &sync.Mutex{}, read: &[]string{}}}
+	s := &fixture{WithT: g, t: t, requests: requestLog{mu: &sync.Mutex{}, read: &[]string{}}}
 	s.client, err = client.New(cluster.Config(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	namespace := &corev1.Namespace{GenerateName: "stack-"}
@@ -112,7 +112,7 @@ func newStage(t *testing.T, changes ...func(*Reconciler)) *stage {
 	return s
 }
 
-func (s *stage) watchReferences(mgr ctrl.Manager) *references.Watcher {
+func (s *fixture) watchReferences(mgr ctrl.Manager) *references.Watcher {
 	s.t.Helper()
 	watcher, err := references.NewWatcher(s.t.Context(), references.Options{
 		Config: mgr.GetConfig(), HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper(), Scheme: mgr.GetScheme(),
@@ -123,7 +123,7 @@ func (s *stage) watchReferences(mgr ctrl.Manager) *references.Watcher {
 	return watcher
 }
 
-func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sruntime.Scheme, changes []func(*Reconciler)) {
+func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8sruntime.Scheme, changes []func(*Reconciler)) {
 	s.t.Helper()
 	config := rest.CopyConfig(cluster.Config())
 	config.Wrap(func(transport http.RoundTripper) http.RoundTripper {
@@ -202,7 +202,7 @@ func (l requestLog) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 func TestNobodyMakesTheControllerReadSecretsByNamingOneAsASource(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newSecret("payload", nil)
 	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{
 		Stack:      "dev",

@@ -22,7 +22,7 @@ import (
 )
 
 // newStack creates the Stack "app", whose program is in its image, and waits until it has a Workspace and an Update.
-func (s *stage) newStack(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
+func (s *fixture) newStack(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
 	stack := &pulumiv1.Stack{
 		Namespace: s.namespace, Name: "app",
@@ -42,7 +42,7 @@ func withImage(image string) func(*pulumiv1.Stack) {
 }
 
 // await waits until is returns true for the Stack, checks the rules for its conditions, and returns the Stack.
-func (s *stage) await(stack *pulumiv1.Stack, is func(*pulumiv1.Stack) bool) *pulumiv1.Stack {
+func (s *fixture) await(stack *pulumiv1.Stack, is func(*pulumiv1.Stack) bool) *pulumiv1.Stack {
 	s.t.Helper()
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
@@ -53,7 +53,7 @@ func (s *stage) await(stack *pulumiv1.Stack, is func(*pulumiv1.Stack) bool) *pul
 }
 
 // warnings are the reasons and messages of the events of the type Warning.
-func (s *stage) warnings() (found []string, err error) {
+func (s *fixture) warnings() (found []string, err error) {
 	list := &corev1.EventList{}
 	err = s.client.List(s.t.Context(), list, client.InNamespace(s.namespace))
 	for i := range list.Items {
@@ -68,7 +68,7 @@ func reasonIs(condition, reason string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool { return conditions.GetReason(stack, condition) == reason }
 }
 
-func (s *stage) workspace() *autov1alpha1.Workspace {
+func (s *fixture) workspace() *autov1alpha1.Workspace {
 	s.t.Helper()
 	workspace := &autov1alpha1.Workspace{}
 	s.Expect(s.client.Get(s.t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "app"}, workspace)).To(Succeed())
@@ -76,7 +76,7 @@ func (s *stage) workspace() *autov1alpha1.Workspace {
 }
 
 // setWorkspace writes the status of the Workspace, as the Workspace controller would.
-func (s *stage) setWorkspace(mark func(*autov1alpha1.Workspace)) {
+func (s *fixture) setWorkspace(mark func(*autov1alpha1.Workspace)) {
 	s.t.Helper()
 	workspace := s.workspace()
 	before := workspace.DeepCopy()
@@ -86,7 +86,7 @@ func (s *stage) setWorkspace(mark func(*autov1alpha1.Workspace)) {
 }
 
 // setUpdate writes the status of the current Update, as the Update controller would.
-func (s *stage) setUpdate(stack *pulumiv1.Stack, mark func(*autov1alpha1.Update)) {
+func (s *fixture) setUpdate(stack *pulumiv1.Stack, mark func(*autov1alpha1.Update)) {
 	s.t.Helper()
 	update := &autov1alpha1.Update{}
 	key := client.ObjectKey{Namespace: s.namespace, Name: stack.Status.CurrentUpdate.Name}
@@ -95,7 +95,7 @@ func (s *stage) setUpdate(stack *pulumiv1.Stack, mark func(*autov1alpha1.Update)
 }
 
 // mark writes the status of an Update.
-func (s *stage) mark(update *autov1alpha1.Update, marks ...func(*autov1alpha1.Update)) {
+func (s *fixture) mark(update *autov1alpha1.Update, marks ...func(*autov1alpha1.Update)) {
 	s.t.Helper()
 	before := update.DeepCopy()
 	for _, mark := range marks {
@@ -117,7 +117,7 @@ func wasInterrupted(update *autov1alpha1.Update) {
 }
 
 func TestStackShowsTheFailureOfItsWorkspace(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	s.setWorkspace(starting)
 	s.setWorkspace(failing(autov1alpha1.UnschedulableReason, "no node takes the pod"))
@@ -135,7 +135,7 @@ func TestStackShowsTheFailureOfItsWorkspace(t *testing.T) {
 }
 
 func TestEditThatMendsTheWorkspaceReachesItThoughItsUpdateHasStarted(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	s.setUpdate(stack, started)
 	// The node is lost, and the image cannot be pulled on the next one.
@@ -156,7 +156,7 @@ func TestEditThatMendsTheWorkspaceReachesItThoughItsUpdateHasStarted(t *testing.
 }
 
 func TestOrphanedStackDoesNotWaitForAFailedWorkspace(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyOnFinalize = true })
 	s.setUpdate(stack, started)
 	s.setWorkspace(failing(autov1alpha1.NodeLostReason, "the node does not answer"))
@@ -171,7 +171,7 @@ func TestOrphanedStackDoesNotWaitForAFailedWorkspace(t *testing.T) {
 }
 
 func TestInterruptedUpdateIsFollowedByAnotherOneAtOnce(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	var names []string
 	for range freeInterruptions + 1 {
@@ -203,7 +203,7 @@ func (c *withoutUpdates) Create(ctx context.Context, object client.Object, opts 
 // The status has the result when the next Update cannot be created, so no later reconcile would announce it.
 func TestResultIsAnnouncedThoughWhatFollowsItFails(t *testing.T) {
 	broken := &withoutUpdates{}
-	s := newStage(t, func(r *Reconciler) { broken.Client, r.Client = r.Client, broken })
+	s := newFixture(t, func(r *Reconciler) { broken.Client, r.Client = r.Client, broken })
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	broken.on.Store(true)
 	s.setUpdate(stack, func(update *autov1alpha1.Update) { started(update); wasInterrupted(update) })
@@ -216,7 +216,7 @@ func TestResultIsAnnouncedThoughWhatFollowsItFails(t *testing.T) {
 }
 
 func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	template := func(limits corev1.ResourceList, medium corev1.StorageMedium, user *int64) func(*pulumiv1.Stack) {
 		container := corev1.Container{
 			Name: "extra", Image: "extra", Resources: corev1.ResourceRequirements{Limits: limits}, SecurityContext: &corev1.SecurityContext{RunAsUser: user},
@@ -252,7 +252,7 @@ func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {
 
 // A user who may only create Stacks must not get hold of a Workspace of somebody else by its name: neither change nor delete it.
 func TestWorkspaceThatIsNotTheStacksIsLeftAlone(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	foreign := &autov1alpha1.Workspace{
 		Namespace: s.namespace, Name: "app",
 		Spec: autov1alpha1.WorkspaceSpec{Image: "theirs", ServiceAccountName: "powerful"},
@@ -278,7 +278,7 @@ func TestWorkspaceThatIsNotTheStacksIsLeftAlone(t *testing.T) {
 }
 
 func TestWorkspaceWithTheStacksLabelsIsAdopted(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.Expect(s.client.Create(t.Context(), &autov1alpha1.Workspace{Namespace: s.namespace, Name: "app", Labels: map[string]string{
 		pulumiv1.ComponentLabel: pulumiv1.ComponentStack, pulumiv1.StackNameLabel: "app",
 	}})).To(Succeed())
@@ -288,7 +288,7 @@ func TestWorkspaceWithTheStacksLabelsIsAdopted(t *testing.T) {
 
 // The name of the next Update can be predicted. An Update that somebody else created with this name is neither followed nor recorded.
 func TestUpdateThatIsNotTheStacksIsNotFollowed(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := &pulumiv1.Stack{
 		Namespace: s.namespace, Name: "app",
 		Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true},
@@ -310,7 +310,7 @@ func TestUpdateThatIsNotTheStacksIsNotFollowed(t *testing.T) {
 
 // The admission policy for the owners of Updates knows a Stack by its kind. The garbage collector keeps an owner of a kind that it does not know.
 func TestUpdateWithTheUIDOfTheStackAndAnotherKindIsNotFollowed(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true}}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	foreign := &autov1alpha1.Update{
@@ -330,7 +330,7 @@ func TestUpdateWithTheUIDOfTheStackAndAnotherKindIsNotFollowed(t *testing.T) {
 // Whoever may delete and create Updates can give the name of the one that is in progress to their own before the Stack sees that it is gone.
 // The Stack does not record what that one did.
 func TestUpdateThatTookTheNameOfTheCurrentOneIsNotRecorded(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true}}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	foreign := &autov1alpha1.Update{

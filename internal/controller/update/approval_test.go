@@ -134,7 +134,7 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 // Whoever may create Updates can carry out an approved plan. That does not let them bring their own program into the Workspace, where an
 // agent would read it.
 func TestApprovedPlanIsCarriedOutWithItsProgramOnly(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	own, theirs := s.publish("name: own\nruntime: yaml\n"), s.publish("name: theirs\nruntime: yaml\n")
 	s.savesPlans([]byte("a file"), "a text")
@@ -168,7 +168,7 @@ func TestApprovedPlanIsCarriedOutWithItsProgramOnly(t *testing.T) {
 // The garbage collector removes the owner of a Workspace when its Stack is deleted with --cascade=orphan, while the Stack still waits for the
 // approval of its destroy.
 func TestWorkspaceThatLostItsOwnerStaysGated(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stack := &pulumiv1.Stack{
 		Namespace: s.namespace, Name: "gated",
 		Spec: pulumiv1.StackSpec{Stack: "dev", Approval: &pulumiv1.ApprovalPolicy{}},

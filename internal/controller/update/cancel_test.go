@@ -14,7 +14,7 @@ import (
 )
 
 // askToEnd requests, with the annotation, that the operation of the Update is cancelled.
-func (s *stage) askToEnd(update *autov1alpha1.Update) {
+func (s *fixture) askToEnd(update *autov1alpha1.Update) {
 	s.t.Helper()
 	current, err := s.current(update)()
 	s.Expect(err).NotTo(HaveOccurred())
@@ -24,7 +24,7 @@ func (s *stage) askToEnd(update *autov1alpha1.Update) {
 }
 
 func TestUpdateThatIsAskedToEndStaysAsARecord(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	stop := s.startController()
@@ -52,7 +52,7 @@ func TestCancelledUpdateDidNotRunWhereThereNeverWasAnAgent(t *testing.T) {
 		notRun  bool
 	}{"there never was an agent": {"", true}, "there was one": {"v3.276.0", false}} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
+			s := newFixture(t)
 			s.startController()
 			workspace := s.newWorkspace("app")
 			before := workspace.DeepCopy()
@@ -73,7 +73,7 @@ func TestCancelledUpdateDidNotRunWhereThereNeverWasAnAgent(t *testing.T) {
 }
 
 func TestUpdateThatIsAskedToEndBeforeItStartedNeverStarts(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	update := s.newUpdate("up", withFinalizer)
 	s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotFoundReason, ""))

@@ -14,7 +14,7 @@ import (
 func withFinalizer(update *autov1alpha1.Update) { update.Finalizers = []string{pulumiv1.Finalizer} }
 
 // gone returns a function for Eventually that reports whether the Update no longer exists.
-func (s *stage) gone(update *autov1alpha1.Update) func() bool {
+func (s *fixture) gone(update *autov1alpha1.Update) func() bool {
 	return func() bool {
 		_, err := s.current(update)()
 		return apierrors.IsNotFound(err)
@@ -22,7 +22,7 @@ func (s *stage) gone(update *autov1alpha1.Update) func() bool {
 }
 
 func TestDeletionCancelsTheOperation(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	s.startController()
@@ -39,7 +39,7 @@ func TestDeletionCancelsTheOperation(t *testing.T) {
 }
 
 func TestDeletionWhileNobodyWatchedCancelsTheOperation(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	stop := s.startController()
@@ -53,7 +53,7 @@ func TestDeletionWhileNobodyWatchedCancelsTheOperation(t *testing.T) {
 }
 
 func TestDeletionOfAWaitingUpdateNeedsNoAgent(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	update := s.newUpdate("up", withFinalizer)
 	s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotFoundReason, ""))
@@ -79,7 +79,7 @@ func TestDeletionOfAWaitingUpdateNeedsNoAgent(t *testing.T) {
 }
 
 func TestDeletionDoesNotWaitForAWorkspaceThatIsGone(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	workspace := s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	stop := s.startController()
@@ -93,7 +93,7 @@ func TestDeletionDoesNotWaitForAWorkspaceThatIsGone(t *testing.T) {
 }
 
 func TestDeletionOfACompleteUpdateNeedsNoAgent(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.startController()
 	update := s.newUpdate("up")

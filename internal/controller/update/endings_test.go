@@ -14,7 +14,7 @@ import (
 )
 
 func TestEndThatWasSeenIsRecordedThoughTheAgentIsGone(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	s.startController()
@@ -64,7 +64,7 @@ func TestEndThatWasSeenCountsUnlessOutputsAreMissing(t *testing.T) {
 }
 
 func TestUpdateThatAnotherControllerStartedDoesNotBlockTheWorkspace(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	former := s.newUpdate("former", withFinalizer)
 	s.markStarted(former)

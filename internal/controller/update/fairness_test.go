@@ -20,7 +20,7 @@ import (
 )
 
 // newNamespace creates a namespace that the controller serves too.
-func (s *stage) newNamespace() string {
+func (s *fixture) newNamespace() string {
 	s.t.Helper()
 	namespace := &corev1.Namespace{GenerateName: "evil-"}
 	s.Expect(s.client.Create(s.t.Context(), namespace)).To(Succeed())
@@ -29,7 +29,7 @@ func (s *stage) newNamespace() string {
 }
 
 // newUpdateOf creates a Workspace with an agent and an Update for it in the namespace, both with this name.
-func (s *stage) newUpdateOf(namespace, name string, source *autov1alpha1.UpdateSource) (*autov1alpha1.Workspace, *autov1alpha1.Update) {
+func (s *fixture) newUpdateOf(namespace, name string, source *autov1alpha1.UpdateSource) (*autov1alpha1.Workspace, *autov1alpha1.Update) {
 	s.t.Helper()
 	workspace := s.newReadyWorkspace(name, func(workspace *autov1alpha1.Workspace) { workspace.Namespace = namespace })
 	return workspace, s.newUpdate(name, func(update *autov1alpha1.Update) {
@@ -38,7 +38,7 @@ func (s *stage) newUpdateOf(namespace, name string, source *autov1alpha1.UpdateS
 }
 
 // decisions counts the reconciles of the Update that came to a decision.
-func (s *stage) decisions(update *autov1alpha1.Update) int {
+func (s *fixture) decisions(update *autov1alpha1.Update) int {
 	count := 0
 	for line := range strings.Lines(s.log.String()) {
 		if strings.Contains(line, "decided") && strings.Contains(line, fmt.Sprintf("%q", update.Namespace)) && strings.Contains(line, fmt.Sprintf("%q", update.Name)) {
@@ -49,7 +49,7 @@ func (s *stage) decisions(update *autov1alpha1.Update) int {
 }
 
 func TestDeliveriesThatHangLeaveSlotsToOtherNamespaces(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	evil := s.newNamespace()
 	var hanging atomic.Int32
 	s.agents.attackWith(func(key types.NamespacedName, method string, stream grpc.ServerStream) bool {
@@ -122,7 +122,7 @@ func TestTimeOfADeliverySuitsItsSize(t *testing.T) {
 }
 
 func TestStormsOfOneNamespaceCauseBoundedReconciles(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	evil := s.newNamespace()
 	var sent atomic.Int64
 	s.agents.attackWith(func(key types.NamespacedName, method string, stream grpc.ServerStream) bool {

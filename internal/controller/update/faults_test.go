@@ -17,13 +17,13 @@ import (
 )
 
 // touch changes the status of the Workspace, which wakes its Updates.
-func (s *stage) touch(workspace *autov1alpha1.Workspace) {
+func (s *fixture) touch(workspace *autov1alpha1.Workspace) {
 	s.t.Helper()
 	s.setReady(workspace, true, workspace.Status.Conditions[0].Message+" still")
 }
 
 func TestArtifactWithAWrongDigestIsNotRunAndRecovers(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	workspace := s.newReadyWorkspace("app")
 	source := s.publish("name: p")
 	wrong := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("something else")) })
@@ -40,7 +40,7 @@ func TestArtifactWithAWrongDigestIsNotRunAndRecovers(t *testing.T) {
 }
 
 func TestArtifactIsDeliveredOnce(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.startController()
 	source := s.publish("name: p")
@@ -52,7 +52,7 @@ func TestArtifactIsDeliveredOnce(t *testing.T) {
 }
 
 func TestSourceOfTheWorkspaceIsTheDefault(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	source := s.sources.serve("name: p")
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
 		workspace.Spec.Local = nil
@@ -66,7 +66,7 @@ func TestSourceOfTheWorkspaceIsTheDefault(t *testing.T) {
 }
 
 func TestTransientFailuresPass(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	workspace := s.newReadyWorkspace("app")
 	s.agents.answerWith(func(method string, _ any) error {
 		if method == "StartOperation" {
@@ -83,7 +83,7 @@ func TestTransientFailuresPass(t *testing.T) {
 }
 
 func TestResultIsKeptUntilItIsRecordedAndForgotten(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	var refused atomic.Int32
 	s.agents.answerWith(func(method string, _ any) error {
@@ -108,7 +108,7 @@ var outputs = &agentpb.Operation{
 }
 
 func TestSecretOfSomebodyElseIsNotOverwritten(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.returns(outputs)
 	s.newSecret("up-stack-outputs", map[string]string{"url": "theirs"})
@@ -124,7 +124,7 @@ func TestSecretOfSomebodyElseIsNotOverwritten(t *testing.T) {
 
 // Whoever may create Secrets can create the one with the outputs before the operation ends, with the Update as its owner.
 func TestOutputsThatSomebodyElseStoredAreNotThoseOfTheUpdate(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.returns(outputs)
 	update := s.newUpdate("up")
@@ -138,7 +138,7 @@ func TestOutputsThatSomebodyElseStoredAreNotThoseOfTheUpdate(t *testing.T) {
 }
 
 func TestOutputsWaitUntilThoseOfAnEarlierUpdateAreRemoved(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.returns(outputs)
 	leftover := &corev1.Secret{Namespace: s.namespace, Name: "up-stack-outputs",
@@ -159,7 +159,7 @@ func TestOutputsWaitUntilThoseOfAnEarlierUpdateAreRemoved(t *testing.T) {
 
 func TestSecretsAppearNowhere(t *testing.T) {
 	const canary = "c4n4ry-5ecret"
-	s := newStage(t)
+	s := newFixture(t)
 	s.newSecret("credentials", map[string]string{"token": canary, "broken": "\xff" + canary, "json": "{" + canary})
 	usingKey := func(key string) func(*autov1alpha1.Workspace) {
 		return func(workspace *autov1alpha1.Workspace) {

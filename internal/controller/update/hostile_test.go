@@ -73,7 +73,7 @@ func (l *liar) PushSource(stream grpc.ClientStreamingServer[agentpb.PushSourceRe
 }
 
 // replace puts the liar in the place of the agent of the workspace. If by is nil, there is a socket that nothing reads from.
-func (a *agents) replace(s *stage, name string, by *liar, group *client.Group) {
+func (a *agents) replace(s *fixture, name string, by *liar, group *client.Group) {
 	key := s.key(name)
 	a.stop(key)
 	address := filepath.Join(a.dir, name+"-liar.sock")
@@ -95,7 +95,7 @@ func (a *agents) replace(s *stage, name string, by *liar, group *client.Group) {
 }
 
 func TestAgentThatEndsItsOperationOverAndOverCostsLittle(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	lying := &liar{}
 	s.agents.replace(s, "app", lying, nil)
@@ -108,7 +108,7 @@ func TestAgentThatEndsItsOperationOverAndOverCostsLittle(t *testing.T) {
 }
 
 func TestAgentThatNeverHasWhatItTookCostsLittle(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	lying := &liar{missing: true}
 	s.agents.replace(s, "app", lying, nil)
@@ -120,7 +120,7 @@ func TestAgentThatNeverHasWhatItTookCostsLittle(t *testing.T) {
 }
 
 func TestAgentsThatDoNotAnswerDoNotHoldUpOthers(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	groups := &client.Groups{}
 	for i := range 12 {
 		name := fmt.Sprintf("silent-%d", i)

@@ -56,13 +56,13 @@ func newSources(t *testing.T) *sources {
 }
 
 // publish serves a program with the text, and creates a GitRepository with the program as its artifact.
-func (s *stage) publish(text string) *autov1alpha1.UpdateSource {
+func (s *fixture) publish(text string) *autov1alpha1.UpdateSource {
 	s.t.Helper()
 	return s.publishIn(s.namespace, text)
 }
 
 // publishIn is publish for a GitRepository in the namespace.
-func (s *stage) publishIn(namespace, text string) *autov1alpha1.UpdateSource {
+func (s *fixture) publishIn(namespace, text string) *autov1alpha1.UpdateSource {
 	s.t.Helper()
 	served := s.sources.serve(text)
 	repository := &sourcev1.GitRepository{
@@ -78,7 +78,7 @@ func (s *stage) publishIn(namespace, text string) *autov1alpha1.UpdateSource {
 }
 
 // republish writes the artifact into the status of the GitRepository.
-func (s *stage) republish(repository *sourcev1.GitRepository, served *autov1alpha1.UpdateSource) {
+func (s *fixture) republish(repository *sourcev1.GitRepository, served *autov1alpha1.UpdateSource) {
 	s.t.Helper()
 	before := repository.DeepCopy()
 	repository.Status.Artifact = &meta.Artifact{
@@ -101,7 +101,7 @@ func (s *sources) serve(text string) *autov1alpha1.UpdateSource {
 }
 
 // newWorkspace creates a Workspace without an agent.
-func (s *stage) newWorkspace(name string, changes ...func(*autov1alpha1.Workspace)) *autov1alpha1.Workspace {
+func (s *fixture) newWorkspace(name string, changes ...func(*autov1alpha1.Workspace)) *autov1alpha1.Workspace {
 	s.t.Helper()
 	workspace := &autov1alpha1.Workspace{
 		Namespace: s.namespace, Name: name,
@@ -115,7 +115,7 @@ func (s *stage) newWorkspace(name string, changes ...func(*autov1alpha1.Workspac
 }
 
 // newReadyWorkspace creates a Workspace with an agent.
-func (s *stage) newReadyWorkspace(name string, changes ...func(*autov1alpha1.Workspace)) *autov1alpha1.Workspace {
+func (s *fixture) newReadyWorkspace(name string, changes ...func(*autov1alpha1.Workspace)) *autov1alpha1.Workspace {
 	s.t.Helper()
 	workspace := s.newWorkspace(name, changes...)
 	s.agents.start(ctrlclient.ObjectKeyFromObject(workspace))
@@ -124,7 +124,7 @@ func (s *stage) newReadyWorkspace(name string, changes ...func(*autov1alpha1.Wor
 }
 
 // setReady writes what the Workspace controller would write.
-func (s *stage) setReady(workspace *autov1alpha1.Workspace, ready bool, message string) {
+func (s *fixture) setReady(workspace *autov1alpha1.Workspace, ready bool, message string) {
 	s.t.Helper()
 	before := workspace.DeepCopy()
 	if ready {
@@ -138,7 +138,7 @@ func (s *stage) setReady(workspace *autov1alpha1.Workspace, ready bool, message 
 }
 
 // newUpdate creates an Update of the type up for the Workspace "app".
-func (s *stage) newUpdate(name string, changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
+func (s *fixture) newUpdate(name string, changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
 	s.t.Helper()
 	update := &autov1alpha1.Update{
 		Namespace: s.namespace, Name: name,
@@ -151,19 +151,19 @@ func (s *stage) newUpdate(name string, changes ...func(*autov1alpha1.Update)) *a
 	return update
 }
 
-func (s *stage) newSecret(name string, data map[string]string) *corev1.Secret {
+func (s *fixture) newSecret(name string, data map[string]string) *corev1.Secret {
 	s.t.Helper()
 	secret := &corev1.Secret{Namespace: s.namespace, Name: name, StringData: data}
 	s.Expect(s.client.Create(s.t.Context(), secret)).To(Succeed())
 	return secret
 }
 
-func (s *stage) key(name string) types.NamespacedName {
+func (s *fixture) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.namespace, Name: name}
 }
 
 // current returns a function for Eventually that reads the Update.
-func (s *stage) current(update *autov1alpha1.Update) func() (*autov1alpha1.Update, error) {
+func (s *fixture) current(update *autov1alpha1.Update) func() (*autov1alpha1.Update, error) {
 	return func() (*autov1alpha1.Update, error) {
 		current := &autov1alpha1.Update{}
 		return current, s.client.Get(s.t.Context(), ctrlclient.ObjectKeyFromObject(update), current)
@@ -171,7 +171,7 @@ func (s *stage) current(update *autov1alpha1.Update) func() (*autov1alpha1.Updat
 }
 
 // finished waits until the Update is complete and the controller is done with it.
-func (s *stage) finished(update *autov1alpha1.Update) *autov1alpha1.Update {
+func (s *fixture) finished(update *autov1alpha1.Update) *autov1alpha1.Update {
 	s.t.Helper()
 	s.Eventually(s.current(update)).Should(And(HaveField("IsComplete()", BeTrue()), HaveField("Finalizers", BeEmpty())))
 	current, err := s.current(update)()
@@ -180,7 +180,7 @@ func (s *stage) finished(update *autov1alpha1.Update) *autov1alpha1.Update {
 }
 
 // events returns a function for Eventually that returns type, reason and message of the events about the Update.
-func (s *stage) events(update *autov1alpha1.Update) func() ([]string, error) {
+func (s *fixture) events(update *autov1alpha1.Update) func() ([]string, error) {
 	return func() ([]string, error) {
 		list := &corev1.EventList{}
 		err := s.client.List(s.t.Context(), list, ctrlclient.InNamespace(s.namespace))
@@ -224,7 +224,7 @@ func haveCondition(kind string, status metav1.ConditionStatus, reason, text stri
 }
 
 // markStarted writes what the Pulumi Kubernetes Operator writes when it starts an operation.
-func (s *stage) markStarted(update *autov1alpha1.Update) {
+func (s *fixture) markStarted(update *autov1alpha1.Update) {
 	s.t.Helper()
 	before := update.DeepCopy()
 	conditions.MarkTrue(update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateProgressingReason, "")

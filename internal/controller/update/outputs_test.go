@@ -134,7 +134,7 @@ func TestSecretOfAnyOutputsIsAccepted(t *testing.T) {
 			return fmt.Sprint(strings.Repeat("\x00", 250), i), large(2 << 20)
 		},
 	}
-	s := newStage(t)
+	s := newFixture(t)
 	number := 0
 	for name, output := range tests {
 		number++
@@ -164,7 +164,7 @@ func TestSecretOfAnyOutputsIsAccepted(t *testing.T) {
 }
 
 func TestOutputsThatDoNotFitAreReported(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.returns(&agentpb.Operation{
 		State: agentpb.OperationState_OPERATION_STATE_SUCCEEDED, Message: "done",

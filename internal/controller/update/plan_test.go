@@ -21,7 +21,7 @@ import (
 )
 
 // savesPlans makes operations save a plan with this file and text.
-func (s *stage) savesPlans(file []byte, text string) {
+func (s *fixture) savesPlans(file []byte, text string) {
 	digest := func(letter string) string { return strings.Repeat(letter, 64) }
 	s.agents.script.plays(func(context.Context, *agentpb.StartOperationRequest, func(*agentpb.Operation)) *agentpb.Operation {
 		results := s.agents.script.paths.Results
@@ -53,7 +53,7 @@ func savesPlanOf(update *autov1alpha1.Update) {
 }
 
 func TestLargePlanIsInSeveralSecretsAndComesBackAsItWas(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) { workspace.Spec.Local = &autov1alpha1.LocalSource{} })
 	file, text := randomBytes(2*agentpb.MaxPlanPart+100_000), "a text"
 	s.savesPlans(file, text)
@@ -104,7 +104,7 @@ func TestLargePlanIsInSeveralSecretsAndComesBackAsItWas(t *testing.T) {
 
 // TestPlanThatIsTooLargeIsNotSaved covers an agent that reports that its plan is too large, and an agent that does not report it.
 func TestPlanThatIsTooLargeIsNotSaved(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) { workspace.Spec.Local = &autov1alpha1.LocalSource{} })
 	s.agents.script.returns(&agentpb.Operation{
 		State: agentpb.OperationState_OPERATION_STATE_FAILED, Failure: agentpb.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE, Message: "use `enforce: Inputs`",
@@ -128,7 +128,7 @@ func TestPlanThatIsTooLargeIsNotSaved(t *testing.T) {
 }
 
 func TestPlanIsNotStoredInTheSecretOfSomebodyElse(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) { workspace.Spec.Local = &autov1alpha1.LocalSource{} })
 	s.newSecret("mine-plan-0", map[string]string{autov1alpha1.PlanTextKey: "nothing to see here"})
 	s.savesPlans(nil, "a text")

@@ -41,7 +41,7 @@ func TestEveryCauseOfAFailureIsAReason(t *testing.T) {
 	for cause, reason := range causes {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t)
+			s := newFixture(t)
 			s.newReadyWorkspace("app")
 			s.agents.script.returns(&agentpb.Operation{State: agentpb.OperationState_OPERATION_STATE_FAILED, Failure: cause, Message: "why"})
 			s.startController()
@@ -58,7 +58,7 @@ func TestEveryCauseOfAFailureIsAReason(t *testing.T) {
 }
 
 func TestConditionsOfASuccessFromItsBeginningToItsEnd(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	release := s.agents.script.blocks()
 	s.startController()
@@ -78,7 +78,7 @@ func TestConditionsOfASuccessFromItsBeginningToItsEnd(t *testing.T) {
 }
 
 func TestDeliveryThatTakesLongIsShown(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	release := s.agents.holdDeliveries()
 	s.startController()
@@ -89,7 +89,7 @@ func TestDeliveryThatTakesLongIsShown(t *testing.T) {
 }
 
 func TestArtifactThatTakesLongIsShown(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	source := s.publish("name: p")
 	release := make(chan struct{})
@@ -107,7 +107,7 @@ func TestArtifactThatTakesLongIsShown(t *testing.T) {
 }
 
 func TestUpdateThatIsDeletedSaysThatItWasCanceled(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	s.startController()
@@ -123,7 +123,7 @@ func TestUpdateThatIsDeletedSaysThatItWasCanceled(t *testing.T) {
 
 // The API server admits an Update without a type, or with a type that is no operation.
 func TestUpdateThatDescribesNoOperationIsAborted(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.startController()
 	for name, tt := range map[string]struct {

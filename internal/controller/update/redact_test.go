@@ -35,7 +35,7 @@ func secretConfig(json bool, secrets ...string) func(*autov1alpha1.Workspace) {
 }
 
 func TestMessageOfAnAgentThatRefusesIsShownWithoutSecrets(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	const variable, text, leaf = "canary \"of\" the environment", "canary-of-the-configuration\nsecond-line-of-it", "canary-in-a-document"
 	s.newSecret("variable", map[string]string{"key": variable})
 	s.newSecret("text", map[string]string{"key": text})
@@ -70,7 +70,7 @@ const maxRefusedMemory = 30 * maxValues
 // not valid, and what it says must have no secret.
 func TestRefusedOperationsWithTheLargestSecretsTakeLittleMemory(t *testing.T) {
 	suite.WithoutRaceDetector(t)
-	s := newStage(t)
+	s := newFixture(t)
 	var names []string
 	for i := range 8 {
 		name, source := fmt.Sprintf("large-%d", i), rand.New(rand.NewPCG(1, uint64(i)))

@@ -12,9 +12,9 @@ import (
 )
 
 // newReferenced creates the objects that the tables below refer to.
-func newReferenced(t *testing.T) *stage {
+func newReferenced(t *testing.T) *fixture {
 	t.Helper()
-	s := newStage(t)
+	s := newFixture(t)
 	s.newSecret("credentials", map[string]string{"token": "t0ken", "SHARED": "secret", "json": `{"a":[1]}`})
 	s.newSecret("binary", map[string]string{"nul": "a\x00b"})
 	s.Expect(s.client.Create(t.Context(), &corev1.ConfigMap{

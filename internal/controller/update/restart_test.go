@@ -17,7 +17,7 @@ import (
 )
 
 func TestRestartInTheMiddleOfAnOperationChangesNothingForIt(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	release := s.agents.script.blocks()
 	stop := s.startController()
@@ -43,7 +43,7 @@ func TestRestartInTheMiddleOfAnOperationChangesNothingForIt(t *testing.T) {
 }
 
 func TestOperationThatEndedWhileNobodyWatchedIsRecorded(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	release := s.agents.script.blocks()
 	stop := s.startController()
@@ -60,7 +60,7 @@ func TestOperationThatEndedWhileNobodyWatchedIsRecorded(t *testing.T) {
 }
 
 func TestOperationWhoseStartWasNotRecordedIsFound(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	release := s.agents.script.blocks()
 	update := s.newUpdate("up")
@@ -86,7 +86,7 @@ func tellsNobody(method string, _ any) error {
 }
 
 func TestOperationOfAnAgentThatEndedIsInterrupted(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	s.agents.answerWith(tellsNobody)
@@ -103,7 +103,7 @@ func TestOperationOfAnAgentThatEndedIsInterrupted(t *testing.T) {
 }
 
 func TestOperationOfALostWorkspaceIsInterruptedAndNotRunAgain(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	s.agents.answerWith(tellsNobody)
@@ -118,7 +118,7 @@ func TestOperationOfALostWorkspaceIsInterruptedAndNotRunAgain(t *testing.T) {
 }
 
 func TestPreviewOfALostWorkspaceIsRunOnceMore(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	release := s.agents.script.blocks()
 	s.agents.answerWith(tellsNobody)
@@ -136,7 +136,7 @@ func TestPreviewOfALostWorkspaceIsRunOnceMore(t *testing.T) {
 }
 
 func TestOperationOfADeletedWorkspaceIsInterrupted(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	workspace := s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	s.startController()
@@ -149,7 +149,7 @@ func TestOperationOfADeletedWorkspaceIsInterrupted(t *testing.T) {
 func TestOperationIsNotStartedForAnOldStateOfTheUpdate(t *testing.T) {
 	for name, finalizers := range map[string][]string{"with finalizer": {pulumiv1.Finalizer}, "without finalizer": nil} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
+			s := newFixture(t)
 			r := &Reconciler{Client: s.client, APIReader: s.client}
 			update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Finalizers = finalizers })
 			old := update.DeepCopy()
@@ -166,7 +166,7 @@ func TestOperationIsNotStartedForAnOldStateOfTheUpdate(t *testing.T) {
 }
 
 func TestStatusOfAnOldStateIsNotWritten(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	update := s.newUpdate("up")
 	before := update.DeepCopy()
 	markWaiting(update, autov1alpha1.QueuedReason, "x")

@@ -19,7 +19,7 @@ import (
 )
 
 func TestUpdateRunsItsOperationWithAllInputs(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newSecret("credentials", map[string]string{"token": "t0ken"})
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
 		workspace.Spec.Env = []corev1.EnvVar{{Name: "PLAIN", Value: "1"}, {Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}}
@@ -93,7 +93,7 @@ func secretKey(name, key string) *corev1.EnvVarSource {
 }
 
 func TestFailureIsRecordedWithItsReason(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.returns(&agentpb.Operation{
 		State: agentpb.OperationState_OPERATION_STATE_FAILED, Failure: agentpb.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, Message: "wrong passphrase",
@@ -107,7 +107,7 @@ func TestFailureIsRecordedWithItsReason(t *testing.T) {
 }
 
 func TestWarningsOfPulumiAreAnEventOfTheStack(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	workspace := s.newReadyWorkspace("app")
 	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev"}}
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
@@ -133,7 +133,7 @@ func TestWarningsOfPulumiAreAnEventOfTheStack(t *testing.T) {
 }
 
 func TestUpdatesOfAWorkspaceRunOneAfterTheOther(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	release := s.agents.script.blocks()
 	s.startController()
@@ -156,7 +156,7 @@ func TestUpdatesOfAWorkspaceRunOneAfterTheOther(t *testing.T) {
 }
 
 func TestUpdateWaitsForItsWorkspace(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	update := s.newUpdate("up")
 	s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotFoundReason, `workspace "app" does not exist`))
@@ -172,7 +172,7 @@ func TestUpdateWaitsForItsWorkspace(t *testing.T) {
 }
 
 func TestUpdateWaitsForASecretAndItsKey(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
 		workspace.Spec.Env = []corev1.EnvVar{{Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}}
 	})
@@ -189,7 +189,7 @@ func TestUpdateWaitsForASecretAndItsKey(t *testing.T) {
 }
 
 func TestWhatOnlyAnEditCanMendFailsAtOnce(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
 		workspace.Spec.Env = []corev1.EnvVar{{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
 	})
@@ -201,7 +201,7 @@ func TestWhatOnlyAnEditCanMendFailsAtOnce(t *testing.T) {
 }
 
 func TestProgressIsShownWithFewWrites(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	proceed := make(chan struct{})
 	s.agents.script.plays(func(_ context.Context, _ *agentpb.StartOperationRequest, progress func(*agentpb.Operation)) *agentpb.Operation {
@@ -224,7 +224,7 @@ func TestProgressIsShownWithFewWrites(t *testing.T) {
 }
 
 // writes returns how often the Update was written, judging by its resource version: no other test runs in the meantime.
-func (s *stage) writes(update *autov1alpha1.Update) int {
+func (s *fixture) writes(update *autov1alpha1.Update) int {
 	first, err := json.Number(s.createdAt(update)).Int64()
 	s.Expect(err).NotTo(HaveOccurred())
 	last, err := json.Number(update.ResourceVersion).Int64()
@@ -233,14 +233,14 @@ func (s *stage) writes(update *autov1alpha1.Update) int {
 }
 
 // createdAt returns the resource version of the Workspace, whose write was the last one before the Update was created.
-func (s *stage) createdAt(update *autov1alpha1.Update) string {
+func (s *fixture) createdAt(update *autov1alpha1.Update) string {
 	workspace := &autov1alpha1.Workspace{}
 	s.Expect(s.client.Get(s.t.Context(), s.key(update.Spec.WorkspaceName), workspace)).To(Succeed())
 	return workspace.ResourceVersion
 }
 
 func TestCompleteUpdateExpires(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	s.startController()
 	kept := s.newUpdate("kept", func(update *autov1alpha1.Update) {
@@ -258,7 +258,7 @@ func TestCompleteUpdateExpires(t *testing.T) {
 }
 
 func TestUpdateExpiresOnlyOnceItsStackRecordedIt(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.newReadyWorkspace("app")
 	stack := &pulumiv1.Stack{
 		Namespace: s.namespace, Name: "app",

@@ -37,7 +37,7 @@ func inGit(url, ref string) func(*autov1alpha1.Workspace) {
 }
 
 func TestUpdateRunsTheCommitOfTheRepositoryOfItsWorkspace(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	url, sha := newRepository(t, "name: p")
 	s.newReadyWorkspace("app", inGit(url, "main"))
 	s.startController()
@@ -51,7 +51,7 @@ func TestUpdateRunsTheCommitOfTheRepositoryOfItsWorkspace(t *testing.T) {
 }
 
 func TestUpdateSaysWhyTheRepositoryOfItsWorkspaceCannotBeUsed(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	url, _ := newRepository(t, "name: p")
 	withToken := func(workspace *autov1alpha1.Workspace) {
 		inGit(url, "main")(workspace)
@@ -72,7 +72,7 @@ func TestUpdateSaysWhyTheRepositoryOfItsWorkspaceCannotBeUsed(t *testing.T) {
 }
 
 func TestCommitWithOtherContentThanTheUpdateNamesIsNeverRun(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	url, sha := newRepository(t, "name: p")
 	s.newReadyWorkspace("app")
 	s.startController()
@@ -92,7 +92,7 @@ func ownedByStack(t *testing.T, object metav1.Object) {
 }
 
 func TestUpdateMadeByHandGetsTheSourceOfTheLastOneDelivered(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	from := s.publish("name: p")
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
 		workspace.Spec.Local = nil

@@ -69,8 +69,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// stage is a namespace of a real API server with agents and an artifact server. The controller is started by the test.
-type stage struct {
+// fixture is a namespace of a real API server with agents and an artifact server. The controller is started by the test.
+type fixture struct {
 	*WithT
 	t         *testing.T
 	config    *controlplane.ControlPlane
@@ -87,7 +87,7 @@ type stage struct {
 	log *logBuffer
 }
 
-func newStage(t *testing.T) *stage {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
@@ -104,13 +104,13 @@ func newStage(t *testing.T) *stage {
 	g.Expect(err).NotTo(HaveOccurred())
 	namespace := &corev1.Namespace{GenerateName: "update-"}
 	g.Expect(client.Create(t.Context(), namespace)).To(Succeed())
-	return &stage{
+	return &fixture{
 		WithT: g, t: t, config: cluster, client: client, namespace: namespace.Name,
 		agents: newAgents(t), sources: newSources(t), storeDir: t.TempDir(), log: &logBuffer{},
 	}
 }
 
-func (s *stage) watchReferences(mgr ctrl.Manager) *references.Watcher {
+func (s *fixture) watchReferences(mgr ctrl.Manager) *references.Watcher {
 	s.t.Helper()
 	watcher, err := references.NewWatcher(s.t.Context(), references.Options{
 		Config: mgr.GetConfig(), HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper(), Scheme: mgr.GetScheme(),
@@ -122,7 +122,7 @@ func (s *stage) watchReferences(mgr ctrl.Manager) *references.Watcher {
 }
 
 // startController runs a manager with the controller, until the returned function is called or the test ends.
-func (s *stage) startController() (stop func()) {
+func (s *fixture) startController() (stop func()) {
 	s.t.Helper()
 	namespaces := map[string]cache.Config{s.namespace: {}}
 	for _, other := range s.others {

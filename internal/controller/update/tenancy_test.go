@@ -15,7 +15,7 @@ import (
 )
 
 // storeVictimArtifact runs an Update with a source of its own, so that the artifact is in the store, and returns the source.
-func (s *stage) storeVictimArtifact() *autov1alpha1.UpdateSource {
+func (s *fixture) storeVictimArtifact() *autov1alpha1.UpdateSource {
 	s.t.Helper()
 	published := s.publish("name: victim")
 	s.newReadyWorkspace("victim")
@@ -27,7 +27,7 @@ func (s *stage) storeVictimArtifact() *autov1alpha1.UpdateSource {
 }
 
 func TestUpdateThatKnowsADigestDoesNotGetTheArtifactOfAnotherSource(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	victim := s.storeVictimArtifact()
 	other := s.publish("name: attacker")
@@ -56,7 +56,7 @@ func TestUpdateThatKnowsADigestDoesNotGetTheArtifactOfAnotherSource(t *testing.T
 }
 
 func TestUpdateIsRefusedTheSourceOfAnotherNamespace(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	other := &corev1.Namespace{GenerateName: "other-"}
 	s.Expect(s.client.Create(t.Context(), other)).To(Succeed())
@@ -68,7 +68,7 @@ func TestUpdateIsRefusedTheSourceOfAnotherNamespace(t *testing.T) {
 }
 
 func TestUpdateRunsWhatItsSourcePublishedWhenItIsStored(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	published := s.storeVictimArtifact()
 	s.Expect(s.client.DeleteAllOf(t.Context(), &sourcev1.GitRepository{}, ctrlclient.InNamespace(s.namespace))).To(Succeed())
@@ -78,7 +78,7 @@ func TestUpdateRunsWhatItsSourcePublishedWhenItIsStored(t *testing.T) {
 }
 
 func TestDigestOfWhatAURLHasIsNotRevealed(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	victim := s.sources.serve("name: victim")
 	s.newReadyWorkspace("app")

@@ -16,7 +16,7 @@ import (
 )
 
 func TestOperationsBeyondTheLimitWaitForTheirTurns(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	other := s.newNamespace()
 	s.maxOperations = 2
 	release := s.agents.script.blocks()

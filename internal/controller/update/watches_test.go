@@ -17,7 +17,7 @@ import (
 
 var watchedLabels = map[string]string{meta.LabelKeyWatch: meta.LabelValueWatchEnabled}
 
-func (s *stage) newWatchedSecret(name string, data map[string]string) *corev1.Secret {
+func (s *fixture) newWatchedSecret(name string, data map[string]string) *corev1.Secret {
 	s.t.Helper()
 	secret := &corev1.Secret{Namespace: s.namespace, Name: name, Labels: watchedLabels, StringData: data}
 	s.Expect(s.client.Create(s.t.Context(), secret)).To(Succeed())
@@ -26,7 +26,7 @@ func (s *stage) newWatchedSecret(name string, data map[string]string) *corev1.Se
 
 // waitingForLong makes the Update wait for a Secret since an hour ago, so that the controller looks for the Secret every 30 seconds. It
 // returns when the controller has just looked.
-func (s *stage) waitingForLong(update *autov1alpha1.Update) {
+func (s *fixture) waitingForLong(update *autov1alpha1.Update) {
 	s.t.Helper()
 	s.Eventually(s.current(update)).Should(waitFor("SecretNotFound", ""))
 	current, err := s.current(update)()
@@ -40,16 +40,16 @@ func (s *stage) waitingForLong(update *autov1alpha1.Update) {
 }
 
 func TestWatchedSecretThatAppearsStartsTheUpdateAtOnce(t *testing.T) {
-	for name, appear := range map[string]func(s *stage){
-		"Secret": func(s *stage) { s.newWatchedSecret("credentials", map[string]string{"token": "t0ken"}) },
-		"key in a Secret": func(s *stage) {
+	for name, appear := range map[string]func(s *fixture){
+		"Secret": func(s *fixture) { s.newWatchedSecret("credentials", map[string]string{"token": "t0ken"}) },
+		"key in a Secret": func(s *fixture) {
 			secret := s.newWatchedSecret("credentials", nil)
 			secret.StringData = map[string]string{"token": "t0ken"}
 			s.Expect(s.client.Update(s.t.Context(), secret)).To(Succeed())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
+			s := newFixture(t)
 			s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
 				workspace.Spec.Env = []corev1.EnvVar{{Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}}
 			})
@@ -63,7 +63,7 @@ func TestWatchedSecretThatAppearsStartsTheUpdateAtOnce(t *testing.T) {
 }
 
 func TestUpdateShowsWhichVersionsItRead(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	first := s.newWatchedSecret("first", map[string]string{"k": "1"})
 	s.newSecret("unwatched", map[string]string{"k": "1"})
 	s.newWatchedSecret("unused", map[string]string{"k": "1"})

@@ -40,7 +40,7 @@ func (u *unreachable) Delete(context.Context, types.NamespacedName) error { retu
 func (u *unreachable) Events() <-chan event.GenericEvent { return u.events }
 
 func TestAgentThatCannotBeReachedOrRefusesIsReported(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	reasons := map[string]string{
 		"away":     autov1alpha1.ConnectionFailedReason,
 		"stranger": autov1alpha1.UnauthenticatedReason,
@@ -60,7 +60,7 @@ func TestAgentThatCannotBeReachedOrRefusesIsReported(t *testing.T) {
 }
 
 func TestAgentThatStartsIsNoFailure(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startControllerOf(&unreachable{events: make(chan event.GenericEvent)})
 	workspace := s.create("starting", autov1alpha1.WorkspaceSpec{})
 	s.await(workspace, beUnready(autov1alpha1.InitializingReason))

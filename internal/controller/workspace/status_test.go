@@ -17,7 +17,7 @@ import (
 )
 
 func TestReadyIsNeverSeenWithoutWhatItSpeaksOf(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	watcher, err := ctrlclient.NewWithWatch(cluster.Config(), ctrlclient.Options{Scheme: s.client.Scheme()})
 	s.Expect(err).NotTo(HaveOccurred())
 	versions, err := watcher.Watch(t.Context(), &autov1alpha1.WorkspaceList{}, ctrlclient.InNamespace(s.namespace))
@@ -60,7 +60,7 @@ func (withoutUpdates) List(context.Context, ctrlclient.ObjectList, ...ctrlclient
 }
 
 func TestFailureIsAnnouncedOnceThoughItsStatusIsWrittenTwice(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	key := ctrlclient.ObjectKeyFromObject(workspace)
 	recorder := record.NewFakeRecorder(10)

@@ -88,8 +88,8 @@ func agentsIn(text string) []int {
 	return found
 }
 
-// stage is a namespace of a real API server, and a directory for agents.
-type stage struct {
+// fixture is a namespace of a real API server, and a directory for agents.
+type fixture struct {
 	*WithT
 	t         *testing.T
 	client    ctrlclient.Client
@@ -97,7 +97,7 @@ type stage struct {
 	options   process.Options
 }
 
-func newStage(t *testing.T) *stage {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
@@ -117,12 +117,12 @@ func newStage(t *testing.T) *stage {
 		g.Eventually(func() []int { return agentsIn(dir) }).Should(BeEmpty())
 		g.Expect(os.RemoveAll(dir)).To(Succeed())
 	})
-	return &stage{WithT: g, t: t, client: client, namespace: namespace.Name,
+	return &fixture{WithT: g, t: t, client: client, namespace: namespace.Name,
 		options: process.Options{Dir: dir, AgentPath: agentPath, PulumiPath: pulumiPath}}
 }
 
 // startController runs a manager with the controller, until the returned function is called or the test ends.
-func (s *stage) startController() (stop func()) {
+func (s *fixture) startController() (stop func()) {
 	s.t.Helper()
 	agents, err := process.New(s.options)
 	s.Expect(err).NotTo(HaveOccurred())
@@ -130,7 +130,7 @@ func (s *stage) startController() (stop func()) {
 }
 
 // startControllerOf is startController with another runtime.
-func (s *stage) startControllerOf(agents agentruntime.Runtime) (stop func()) {
+func (s *fixture) startControllerOf(agents agentruntime.Runtime) (stop func()) {
 	s.t.Helper()
 	mgr, err := ctrl.NewManager(cluster.Config(), ctrl.Options{
 		Scheme:  s.client.Scheme(),
@@ -167,7 +167,7 @@ func (s *stage) startControllerOf(agents agentruntime.Runtime) (stop func()) {
 }
 
 // create creates a Workspace.
-func (s *stage) create(name string, spec autov1alpha1.WorkspaceSpec) *autov1alpha1.Workspace {
+func (s *fixture) create(name string, spec autov1alpha1.WorkspaceSpec) *autov1alpha1.Workspace {
 	s.t.Helper()
 	workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: name, Spec: spec}
 	s.Expect(s.client.Create(s.t.Context(), workspace)).To(Succeed())
@@ -175,7 +175,7 @@ func (s *stage) create(name string, spec autov1alpha1.WorkspaceSpec) *autov1alph
 }
 
 // await reads the Workspace until it matches, and checks the rules for statuses.
-func (s *stage) await(workspace *autov1alpha1.Workspace, matcher types.GomegaMatcher) {
+func (s *fixture) await(workspace *autov1alpha1.Workspace, matcher types.GomegaMatcher) {
 	s.t.Helper()
 	s.Eventually(func() (*autov1alpha1.Workspace, error) {
 		return workspace, s.client.Get(s.t.Context(), ctrlclient.ObjectKeyFromObject(workspace), workspace)
@@ -198,8 +198,8 @@ func beUnready(reason string) types.GomegaMatcher {
 	}, And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", reason)))
 }
 
-// agent returns the process id of the only agent of this stage, 0 when there is none.
-func (s *stage) agent() int {
+// agent returns the process id of the only agent of this fixture, 0 when there is none.
+func (s *fixture) agent() int {
 	agents := agentsIn(s.options.Dir)
 	s.Expect(len(agents)).To(BeNumerically("<=", 1))
 	if len(agents) == 0 {
@@ -209,7 +209,7 @@ func (s *stage) agent() int {
 }
 
 // directories returns the names in the directory of the agents.
-func (s *stage) directories() []string {
+func (s *fixture) directories() []string {
 	entries, err := os.ReadDir(s.options.Dir)
 	s.Expect(err).NotTo(HaveOccurred())
 	var names []string
@@ -220,7 +220,7 @@ func (s *stage) directories() []string {
 }
 
 // events lists the messages of the events about the Workspace with that reason.
-func (s *stage) events(workspace *autov1alpha1.Workspace, reason string) func() ([]string, error) {
+func (s *fixture) events(workspace *autov1alpha1.Workspace, reason string) func() ([]string, error) {
 	return func() ([]string, error) {
 		var list corev1.EventList
 		err := s.client.List(s.t.Context(), &list, ctrlclient.InNamespace(s.namespace))

@@ -18,7 +18,7 @@ import (
 )
 
 func TestWorkspaceBecomesReadyWithItsAgent(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	for _, spec := range []autov1alpha1.WorkspaceSpec{
 		{},
@@ -37,7 +37,7 @@ func TestWorkspaceBecomesReadyWithItsAgent(t *testing.T) {
 const betweenAgents = 3 * time.Second
 
 func TestReadyIsLoweredAtOnceWhenTheAgentIsKilledAndRaisedAgain(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.options.RestartDelay = betweenAgents
 	s.startController()
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
@@ -55,7 +55,7 @@ func TestReadyIsLoweredAtOnceWhenTheAgentIsKilledAndRaisedAgain(t *testing.T) {
 }
 
 func TestWorkspaceWhoseAgentCrashesSaysWhy(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.options.AgentArgs = []string{"--no-such-flag"}
 	s.startController()
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
@@ -66,7 +66,7 @@ func TestWorkspaceWhoseAgentCrashesSaysWhy(t *testing.T) {
 }
 
 func TestDeletedWorkspaceLeavesNothing(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	s.await(workspace, beReady())
@@ -79,7 +79,7 @@ func TestDeletedWorkspaceLeavesNothing(t *testing.T) {
 }
 
 func TestWorkspaceThatWaitsForItsDependentsKeepsItsAgent(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.startController()
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	s.await(workspace, beReady())
@@ -100,7 +100,7 @@ func TestWorkspaceThatWaitsForItsDependentsKeepsItsAgent(t *testing.T) {
 }
 
 func TestNewControllerWritesNothingWhenNothingChanged(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	stop := s.startController()
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	s.await(workspace, beReady())
@@ -118,7 +118,7 @@ func TestNewControllerWritesNothingWhenNothingChanged(t *testing.T) {
 }
 
 func TestAgentThatRestsChangesNothing(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.options.IdleTimeout = 500 * time.Millisecond
 	s.startController()
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
@@ -133,7 +133,7 @@ func TestAgentThatRestsChangesNothing(t *testing.T) {
 }
 
 func TestFieldsWithoutEffectAreSaidOncePerGeneration(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.options.RestartDelay = betweenAgents
 	s.startController()
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{

@@ -10,9 +10,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // use is a manifest with a field that is used as intended.
@@ -24,7 +24,7 @@ type use struct {
 	// patch changes that Stack, as kubectl patch --type=merge does.
 	patch string
 	// shows checks the effect of the field once the Stack is ready; nil if there is nothing else to check.
-	shows func(s *play, stack *pulumiv1.Stack)
+	shows func(s *fixture, stack *pulumiv1.Stack)
 }
 
 func testUses(t *testing.T, uses []use) {
@@ -32,7 +32,7 @@ func testUses(t *testing.T, uses []use) {
 	for _, u := range uses {
 		t.Run(u.field, func(t *testing.T) {
 			t.Parallel()
-			s := newPlay(t, namespaceFor("use", u.field))
+			s := newFixture(t, namespaceFor("use", u.field))
 			s.Expect(s.applyAll(s.manifest("manifests/"+u.manifest, u.patch))).To(Succeed())
 			if stack := s.awaitReady(u.manifest); u.shows != nil {
 				u.shows(s, stack)
@@ -61,7 +61,7 @@ func testMisuses(t *testing.T, misuses []misuse) {
 	for _, m := range misuses {
 		t.Run(m.field, func(t *testing.T) {
 			t.Parallel()
-			s := newPlay(t, namespaceFor("misuse", m.field))
+			s := newFixture(t, namespaceFor("misuse", m.field))
 			err := s.applyAll(s.manifest("manifests/"+m.manifest, m.patch))
 			if m.refused != "" {
 				s.Expect(err).To(MatchError(ContainSubstring(m.refused)))
@@ -104,7 +104,7 @@ func namespaceFor(kind, test string) string {
 }
 
 // staysSo expects that a Stack stays in a state for longer than the controller needs to reconcile it again.
-func (s *play) staysSo(name string, is func(*pulumiv1.Stack) bool) {
+func (s *fixture) staysSo(name string, is func(*pulumiv1.Stack) bool) {
 	stack := &pulumiv1.Stack{}
 	s.Consistently(func(g Gomega) {
 		g.Expect(system.Client.Get(s.Context(), s.Key(name), stack)).To(Succeed())
@@ -115,13 +115,13 @@ func (s *play) staysSo(name string, is func(*pulumiv1.Stack) bool) {
 func TestConfigurationFieldsWork(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
-		{field: "config", manifest: "configuration", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "config", manifest: "configuration", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			ran("aws:region", "us-east-1", "echo:enabled")(s, stack)
-			s.Expect(scene.Output(stack, "text")).To(Equal(`"hello"`))
-			s.Expect(scene.Output(stack, "count")).To(Equal("3"))
+			s.Expect(systemtest.Output(stack, "text")).To(Equal(`"hello"`))
+			s.Expect(systemtest.Output(stack, "count")).To(Equal("3"))
 		}},
 		{field: "config (half a megabyte)", manifest: "configuration", patch: "{spec: {config: {text: " + strings.Repeat("x", 500_000) + "}}}",
-			shows: func(s *play, stack *pulumiv1.Stack) {
+			shows: func(s *fixture, stack *pulumiv1.Stack) {
 				s.Expect(len(stack.Status.Outputs["text"].Raw)).To(BeNumerically("<=", 500_002))
 			}},
 		{field: "configRef", manifest: "configuration", shows: ran("echo:fromMap", "from the configmap", "echo:fromJSON", "zones", "1234567890123456789")},
@@ -132,8 +132,8 @@ func TestConfigurationFieldsWork(t *testing.T) {
 }
 
 // isEncrypted expects that the configuration has the key, and its value only in encrypted form.
-func isEncrypted(key, value string) func(*play, *pulumiv1.Stack) {
-	return func(s *play, stack *pulumiv1.Stack) {
+func isEncrypted(key, value string) func(*fixture, *pulumiv1.Stack) {
+	return func(s *fixture, stack *pulumiv1.Stack) {
 		calls := pulumi.of(s, stack)
 		s.Expect(strings.Contains(calls, key)).To(BeTrue(), "%s is not in the configuration", key)
 		s.Expect(strings.Contains(calls, value)).To(BeFalse(), "the value of %s is in clear", key)
@@ -168,8 +168,8 @@ func TestMisusedConfigurationFieldsAreExplainedAndRecover(t *testing.T) {
 }
 
 // ran expects that pulumi was called for the Stack with all of the texts in its arguments, environment or configuration.
-func ran(texts ...string) func(*play, *pulumiv1.Stack) {
-	return func(s *play, stack *pulumiv1.Stack) {
+func ran(texts ...string) func(*fixture, *pulumiv1.Stack) {
+	return func(s *fixture, stack *pulumiv1.Stack) {
 		calls := pulumi.of(s, stack)
 		for _, text := range texts {
 			s.Expect(strings.Contains(calls, text)).To(BeTrue(), "%q is not in what pulumi was called with", text)
@@ -178,7 +178,7 @@ func ran(texts ...string) func(*play, *pulumiv1.Stack) {
 }
 
 // state returns the state of a stack in the play's backend.
-func (s *play) state(project, stack string) string {
+func (s *fixture) state(project, stack string) string {
 	dir := strings.TrimPrefix(system.BackendURL, "file://")
 	content, err := os.ReadFile(filepath.Join(dir, s.Name, ".pulumi", "stacks", project, stack+".json"))
 	s.Succeed(err)
@@ -189,13 +189,13 @@ func TestIdentityFieldsWork(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
 		{field: "accessTokenSecret", manifest: "identity", shows: ran("PULUMI_ACCESS_TOKEN=canary-of-a-token")},
-		{field: "backend", manifest: "plain", shows: func(s *play, _ *pulumiv1.Stack) {
+		{field: "backend", manifest: "plain", shows: func(s *fixture, _ *pulumiv1.Stack) {
 			s.Expect(s.state("echo", "dev")).To(ContainSubstring("::echo-dev"))
 		}},
-		{field: "stack", manifest: "identity", shows: func(s *play, _ *pulumiv1.Stack) {
+		{field: "stack", manifest: "identity", shows: func(s *fixture, _ *pulumiv1.Stack) {
 			s.Expect(s.state("echo", "identity")).To(ContainSubstring("::echo-identity"))
 		}},
-		{field: "secretsProvider", manifest: "identity", shows: func(s *play, _ *pulumiv1.Stack) {
+		{field: "secretsProvider", manifest: "identity", shows: func(s *fixture, _ *pulumiv1.Stack) {
 			s.Expect(s.state("echo", "identity")).To(ContainSubstring(`"type":"passphrase"`))
 		}},
 		{field: "envs", manifest: "identity", shows: ran("FROM_CONFIGMAP=of-the-configmap")},
@@ -247,7 +247,7 @@ func TestMisusedIdentityFieldsAreExplainedAndRecover(t *testing.T) {
 func TestEnvironmentsReachPulumi(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "use-environment")
+	s := newFixture(t, "use-environment")
 	s.applyPatched("plain", "{spec: {environment: [team/base, team/app]}}")
 	stack := s.AwaitStack("plain", notReady(pulumiv1.RetryingAfterFailureReason, "does not support environments"))
 	ran("environment:", "team/base", "team/app")(s, stack)
@@ -256,7 +256,7 @@ func TestEnvironmentsReachPulumi(t *testing.T) {
 func TestSourceFieldsWork(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
-		{field: "fluxSource", manifest: "plain", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "fluxSource", manifest: "plain", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(HavePrefix("sha256:"))
 			s.Expect(stack.Status.LastAppliedRevision).To(HavePrefix("main@sha1:"))
 		}},
@@ -267,10 +267,10 @@ func TestSourceFieldsWork(t *testing.T) {
 		{field: "fluxSource.sourceRef.apiVersion (left out)", manifest: "plain",
 			patch: "{spec: {fluxSource: {sourceRef: {apiVersion: null}}}}"},
 		{field: "fluxSource (below a git repository)", manifest: "git-branch",
-			patch: "{spec: {fluxSource: {dir: broken, sourceRef: {kind: GitRepository, name: programs}}}}", shows: func(s *play, stack *pulumiv1.Stack) {
+			patch: "{spec: {fluxSource: {dir: broken, sourceRef: {kind: GitRepository, name: programs}}}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 				s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(programsCommit))
 			}},
-		{field: "programRef (below a Flux source)", manifest: "plain", patch: "{spec: {programRef: {name: nobody}}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "programRef (below a Flux source)", manifest: "plain", patch: "{spec: {programRef: {name: nobody}}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.Expect(stack.Status.LastAppliedRevision).To(HavePrefix("main@sha1:"))
 		}},
 	})
@@ -325,7 +325,7 @@ func TestPublishedManifestsGoAsFarAsTheyCan(t *testing.T) {
 	} {
 		t.Run(test.manifest, func(t *testing.T) {
 			t.Parallel()
-			s := newPlay(t, namespaceFor("published", test.manifest))
+			s := newFixture(t, namespaceFor("published", test.manifest))
 			s.onlyGitIsHere()
 			s.apply("../../api/testdata/manifests/" + test.manifest)
 			s.AwaitStack(test.stack, notReady(test.reason, test.says))

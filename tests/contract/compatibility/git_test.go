@@ -15,18 +15,18 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // isCommit expects that the Stack was deployed from the only commit of the public repository.
-func isCommit(s *play, stack *pulumiv1.Stack) {
+func isCommit(s *fixture, stack *pulumiv1.Stack) {
 	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(programsCommit))
-	s.Expect(scene.Output(stack, "text")).To(Equal(`"none"`))
+	s.Expect(systemtest.Output(stack, "text")).To(Equal(`"none"`))
 }
 
-func isPrivateCommit(s *play, stack *pulumiv1.Stack) {
+func isPrivateCommit(s *fixture, stack *pulumiv1.Stack) {
 	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(privateCommit))
 }
 
@@ -37,7 +37,7 @@ func TestGitFieldsWork(t *testing.T) {
 		{field: "branch (full reference)", manifest: "git-branch", patch: "{spec: {branch: refs/heads/main}}", shows: isCommit},
 		{field: "commit", manifest: "git-commit", shows: isCommit},
 		{field: "repoDir (without one)", manifest: "git-branch", patch: "{spec: {projectRepo: 'https://git.example.com/acmecorp/flat', repoDir: null}}",
-			shows: func(s *play, stack *pulumiv1.Stack) { s.Expect(stack.Status.ProjectInfo.Name).To(Equal("flat")) }},
+			shows: func(s *fixture, stack *pulumiv1.Stack) { s.Expect(stack.Status.ProjectInfo.Name).To(Equal("flat")) }},
 		{field: "shallow", manifest: "git-branch", patch: "{spec: {shallow: true}}", shows: isCommit},
 		{field: "gitAuth.accessToken", manifest: "git-token", shows: isPrivateCommit},
 		{field: "gitAuth.basicAuth", manifest: "git-basic", shows: isPrivateCommit},
@@ -97,7 +97,7 @@ func TestMisusedGitFieldsAreExplainedAndRecover(t *testing.T) {
 func TestServerWhoseKeyIsNotKnownGetsNothing(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "misuse-known-hosts")
+	s := newFixture(t, "misuse-known-hosts")
 	objects := s.manifest("manifests/git-ssh", "")
 	delete(objects[0].Object["data"].(map[string]any), "known_hosts")
 	s.Expect(s.applyAll(objects)).To(Succeed())
@@ -147,7 +147,7 @@ func isAt(commit string) func(*pulumiv1.Stack) bool {
 }
 
 // keeps expects that the status still names the commit that was deployed.
-func (s *play) keeps(stack *pulumiv1.Stack, commit string) {
+func (s *fixture) keeps(stack *pulumiv1.Stack, commit string) {
 	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(commit))
 	s.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), "a source that fails is no failed update")
 	s.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
@@ -159,7 +159,7 @@ func (s *play) keeps(stack *pulumiv1.Stack, commit string) {
 func TestHundredStacksOnABranchPollItOnce(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "story-hundred")
+	s := newFixture(t, "story-hundred")
 	const name, deployed, all = "story/hundred", 10, 100
 	repo := newRepository(s.WithT, name)
 	for i := range all {
@@ -230,7 +230,7 @@ func beAnIntervalApart(atLeast int) types.GomegaMatcher {
 }
 
 // awaitCount waits until that number of the play's Stacks satisfy the function. The more Stacks there are, the longer it may take.
-func (s *play) awaitCount(count int, is func(*pulumiv1.Stack) bool) {
+func (s *fixture) awaitCount(count int, is func(*pulumiv1.Stack) bool) {
 	s.Eventually(func() (found int, err error) {
 		var list pulumiv1.StackList
 		err = system.Client.List(s.Context(), &list, client.InNamespace(s.Name))
@@ -246,7 +246,7 @@ func (s *play) awaitCount(count int, is func(*pulumiv1.Stack) bool) {
 func TestSecretThatArrivesLaterThanTheStackOfAPrivateRepository(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "story-later")
+	s := newFixture(t, "story-later")
 	objects := s.manifest("manifests/git-token", "")
 	s.Expect(s.applyAll(objects[1:])).To(Succeed())
 	waits := notReady(pulumiv1.SecretNotFoundReason, `Secret "git"`)
@@ -266,7 +266,7 @@ func TestSecretThatArrivesLaterThanTheStackOfAPrivateRepository(t *testing.T) {
 func TestTokenThatIsRevokedAndRenewed(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "story-token")
+	s := newFixture(t, "story-token")
 	const name = "story/token"
 	repo := newRepository(s.WithT, name)
 	host.protect(name, gitPassword)
@@ -287,7 +287,7 @@ func TestTokenThatIsRevokedAndRenewed(t *testing.T) {
 func TestBranchThatIsForcePushedDeletedAndPushedAgain(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "story-branch")
+	s := newFixture(t, "story-branch")
 	const name = "story/branch"
 	repo := newRepository(s.WithT, name)
 	repo.git("branch", "other", repo.first)
@@ -315,7 +315,7 @@ func TestBranchThatIsForcePushedDeletedAndPushedAgain(t *testing.T) {
 func TestRepositoryThatIsRenamed(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "story-renamed")
+	s := newFixture(t, "story-renamed")
 	repo := newRepository(s.WithT, "story/before")
 	s.applyPatched("git-branch", "{spec: {projectRepo: '"+gitAddress+"/story/before'}}")
 	s.AwaitStack("git-branch", isAt(repo.first))

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// gitHost serves the repositories of the stage's git server as a hosting service does: over HTTP, for private repositories only to clients
+// gitHost serves the repositories of the fixture's git server as a hosting service does: over HTTP, for private repositories only to clients
 // with credentials, and over ssh.
 type gitHost struct {
 	http *httptest.Server

@@ -22,11 +22,11 @@ import (
 )
 
 // wrote expects that the programs of the play have written these files and no others.
-func wrote(names ...string) func(*play, *pulumiv1.Stack) {
-	return func(s *play, _ *pulumiv1.Stack) { s.Expect(s.listFiles()).To(ConsistOf(names)) }
+func wrote(names ...string) func(*fixture, *pulumiv1.Stack) {
+	return func(s *fixture, _ *pulumiv1.Stack) { s.Expect(s.listFiles()).To(ConsistOf(names)) }
 }
 
-func (s *play) listFiles() []string {
+func (s *fixture) listFiles() []string {
 	entries, err := os.ReadDir(s.files)
 	s.Succeed(err)
 	names := []string{}
@@ -37,7 +37,7 @@ func (s *play) listFiles() []string {
 }
 
 // delete deletes the Stack and waits until the object is gone.
-func (s *play) delete(name string) {
+func (s *fixture) delete(name string) {
 	s.Expect(system.Client.Delete(s.Context(), &pulumiv1.Stack{Namespace: s.Name, Name: name})).To(Succeed())
 	s.AwaitAbsent(name, &pulumiv1.Stack{})
 }
@@ -47,48 +47,48 @@ func TestLifecycleFieldsWork(t *testing.T) {
 	const first = "'urn:pulumi:dev::files::test:index:Sleep::first'"
 	testUses(t, []use{
 		{field: "targets", manifest: "files", patch: "{spec: {targets: [" + first + "]}}", shows: wrote("first")},
-		{field: "targetDependents", manifest: "files", patch: "{spec: {targets: [" + first + "], targetDependents: true}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "targetDependents", manifest: "files", patch: "{spec: {targets: [" + first + "], targetDependents: true}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			ran("--target-dependents")(s, stack)
 			wrote("first", "second")(s, stack)
 		}},
 		{field: "refresh", manifest: "files", patch: "{spec: {refresh: true}}", shows: ran(" --refresh")},
-		{field: "destroyOnFinalize", manifest: "files", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "destroyOnFinalize", manifest: "files", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			wrote("first", "second")(s, stack)
 			s.delete("files")
 			wrote()(s, stack)
 		}},
-		{field: "destroyOnFinalize (not set)", manifest: "files", patch: "{spec: {destroyOnFinalize: false}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "destroyOnFinalize (not set)", manifest: "files", patch: "{spec: {destroyOnFinalize: false}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.delete("files")
 			wrote("first", "second")(s, stack)
 		}},
-		{field: "runProgram", manifest: "files", patch: "{spec: {runProgram: true}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "runProgram", manifest: "files", patch: "{spec: {runProgram: true}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.delete("files")
 			ran("--run-program")(s, stack)
 			wrote()(s, stack)
 		}},
-		{field: "useLocalStackOnly", manifest: "plain", shows: func(s *play, _ *pulumiv1.Stack) {
+		{field: "useLocalStackOnly", manifest: "plain", shows: func(s *fixture, _ *pulumiv1.Stack) {
 			second := s.manifest("manifests/plain", "{metadata: {name: second}, spec: {useLocalStackOnly: true}}")
 			s.Expect(s.applyAll(second)).To(Succeed())
 			s.awaitReady("second")
 		}},
-		{field: "preview", manifest: "files", patch: "{spec: {preview: true}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "preview", manifest: "files", patch: "{spec: {preview: true}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			wrote()(s, stack)
 			s.Expect(stack.Status.LastUpdate.Type).To(Equal(autov1alpha1.UpdateTypePreview))
 			s.patch("files", "{spec: {preview: false}}")
 			stack = s.awaitReady("files")
 			wrote("first", "second")(s, stack)
 		}},
-		{field: "workspaceReclaimPolicy", manifest: "templates", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "workspaceReclaimPolicy", manifest: "templates", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.Expect(system.Client.Get(s.Context(), s.Key(stack.Name), &autov1alpha1.Workspace{})).To(Succeed())
 		}},
-		{field: "workspaceTemplate", manifest: "templates", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "workspaceTemplate", manifest: "templates", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			ran("FROM_TEMPLATE=of-the-template")(s, stack)
 			workspace := &autov1alpha1.Workspace{}
 			s.Get(stack.Name, workspace)
 			s.Expect(workspace.Labels).To(HaveKeyWithValue("example.com/team", "platform"))
 			s.Expect(workspace.Spec.Image).To(Equal("example/pulumi-with-dependencies:v3.334"))
 		}},
-		{field: "updateTemplate", manifest: "templates", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "updateTemplate", manifest: "templates", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			update := s.LastUpdate(stack)
 			s.Expect(update.Labels).To(HaveKeyWithValue("example.com/team", "platform"))
 			s.Expect(update.Spec.TTLAfterCompleted.Duration.String()).To(Equal("2h0m0s"))
@@ -128,15 +128,15 @@ func TestOddCombinationsOfLifecycleFieldsAreHarmless(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
 		{field: "targetDependents (without targets)", manifest: "files", patch: "{spec: {targetDependents: true}}", shows: wrote("first", "second")},
-		{field: "runProgram (without destroyOnFinalize)", manifest: "files", patch: "{spec: {runProgram: true, destroyOnFinalize: false}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "runProgram (without destroyOnFinalize)", manifest: "files", patch: "{spec: {runProgram: true, destroyOnFinalize: false}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.delete("files")
 			wrote("first", "second")(s, stack)
 		}},
-		{field: "preview (with destroyOnFinalize, never deployed)", manifest: "files", patch: "{spec: {preview: true}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "preview (with destroyOnFinalize, never deployed)", manifest: "files", patch: "{spec: {preview: true}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.delete("files")
 			wrote()(s, stack)
 		}},
-		{field: "preview (with destroyOnFinalize, deployed before)", manifest: "files", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "preview (with destroyOnFinalize, deployed before)", manifest: "files", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.patch("files", "{spec: {preview: true}}")
 			s.AwaitStack("files", func(stack *pulumiv1.Stack) bool {
 				return isReady(stack) && stack.Status.LastUpdate.Type == autov1alpha1.UpdateTypePreview
@@ -144,28 +144,28 @@ func TestOddCombinationsOfLifecycleFieldsAreHarmless(t *testing.T) {
 			s.delete("files")
 			wrote()(s, stack)
 		}},
-		{field: "refresh (of resources that are gone)", manifest: "files", patch: "{spec: {refresh: true}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "refresh (of resources that are gone)", manifest: "files", patch: "{spec: {refresh: true}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.Expect(os.Remove(filepath.Join(s.files, "first"))).To(Succeed())
 			s.delete("files")
 			wrote()(s, stack)
 		}},
-		{field: "resyncFrequencySeconds (less than a minute)", manifest: "plain", patch: "{spec: {continueResyncOnCommitMatch: true, resyncFrequencySeconds: 1}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "resyncFrequencySeconds (less than a minute)", manifest: "plain", patch: "{spec: {continueResyncOnCommitMatch: true, resyncFrequencySeconds: 1}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.staysSo("plain", func(now *pulumiv1.Stack) bool { return now.Status.LastUpdate.Name == stack.Status.LastUpdate.Name })
 			s.Expect(s.Updates()).To(HaveLen(1))
 		}},
-		{field: "resyncFrequencySeconds (negative)", manifest: "plain", patch: "{spec: {continueResyncOnCommitMatch: true, resyncFrequencySeconds: -1}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "resyncFrequencySeconds (negative)", manifest: "plain", patch: "{spec: {continueResyncOnCommitMatch: true, resyncFrequencySeconds: -1}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.staysSo("plain", func(now *pulumiv1.Stack) bool { return now.Status.LastUpdate.Name == stack.Status.LastUpdate.Name })
 			s.Expect(s.Updates()).To(HaveLen(1))
 		}},
-		{field: "updateTemplate (an operation of its own)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {type: carrot}}}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "updateTemplate (an operation of its own)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {type: carrot}}}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.Expect(s.LastUpdate(stack).Spec.Type).To(Equal(autov1alpha1.UpdateTypeUp))
 		}},
-		{field: "updateTemplate (a negative lifetime)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {ttlAfterCompleted: -1h}}}}", shows: func(s *play, stack *pulumiv1.Stack) {
+		{field: "updateTemplate (a negative lifetime)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {ttlAfterCompleted: -1h}}}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.Eventually(s.Updates).Should(BeEmpty())
 			s.staysSo("plain", isReady)
 		}},
 		{field: "workspaceTemplate (a name and a status of its own)", manifest: "plain",
-			patch: "{spec: {workspaceTemplate: {metadata: {name: other}, status: {address: nowhere}}}}", shows: func(s *play, stack *pulumiv1.Stack) {
+			patch: "{spec: {workspaceTemplate: {metadata: {name: other}, status: {address: nowhere}}}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 				s.Expect(system.Client.Get(s.Context(), s.Key("plain"), &autov1alpha1.Workspace{})).To(Succeed())
 			}},
 	})
@@ -174,7 +174,7 @@ func TestOddCombinationsOfLifecycleFieldsAreHarmless(t *testing.T) {
 func TestFailuresAreRepeatedAfterTheLongestBackoffAtMost(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "use-retrymaxbackoff")
+	s := newFixture(t, "use-retrymaxbackoff")
 	s.applyPatched("plain", "{spec: {retryMaxBackoffDurationSeconds: 3, fluxSource: {dir: broken}}}")
 	stalled := notReady(pulumiv1.UpdateFailedReason, "/no/such/file")
 	// With the backoff alone, the fourth attempt would come after two minutes.
@@ -186,7 +186,7 @@ func TestFailuresAreRepeatedAfterTheLongestBackoffAtMost(t *testing.T) {
 func TestPrerequisitesInACircleWaitAndRecoverWhenItIsBroken(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "misuse-prerequisites-circle")
+	s := newFixture(t, "misuse-prerequisites-circle")
 	for name, other := range map[string]string{"left": "right", "right": "left"} {
 		patch := "{metadata: {name: " + name + "}, spec: {stack: " + name + ", prerequisites: [{name: " + other + "}]}}"
 		s.applyPatched("plain", patch)
@@ -201,7 +201,7 @@ func TestPrerequisitesInACircleWaitAndRecoverWhenItIsBroken(t *testing.T) {
 
 func TestStackOfTheOldVersionWorks(t *testing.T) {
 	t.Parallel()
-	s := newPlay(t, "use-v1alpha1")
+	s := newFixture(t, "use-v1alpha1")
 	s.apply("manifests/old-version")
 	s.awaitReady("old-version")
 	output, err := system.ControlPlane.Kubectl(t.Context(), "get", "stacks.v1alpha1.pulumi.com", "old-version", "-n", s.Name, "-o", "jsonpath={.status.outputs.text} {.status.lastUpdate.state}")

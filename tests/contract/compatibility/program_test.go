@@ -14,14 +14,14 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 func TestProgramFieldsWork(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "use-program")
+	s := newFixture(t, "use-program")
 	s.apply("manifests/program")
 	stack := s.awaitReady("program")
 	state := s.state("program", "dev")
@@ -59,33 +59,33 @@ func TestProgramFieldsWork(t *testing.T) {
 
 	s.patchProgram("program", "{program: {outputs: {greeting: changed}}}")
 	s.AwaitStack("program", func(stack *pulumiv1.Stack) bool {
-		return isReady(stack) && output("greeting") != scene.Output(stack, "greeting")
+		return isReady(stack) && output("greeting") != systemtest.Output(stack, "greeting")
 	})
 	s.delete("program")
 	s.Expect(s.listFiles()).To(ConsistOf("second"), "what is to be retained is")
 }
 
 // read returns the content of a file that a program wrote.
-func (s *play) read(name string) string {
+func (s *fixture) read(name string) string {
 	content, err := os.ReadFile(filepath.Join(s.files, name))
 	s.Succeed(err)
 	return string(content)
 }
 
-func (s *play) program(name string) *pulumiv1.Program {
+func (s *fixture) program(name string) *pulumiv1.Program {
 	program := &pulumiv1.Program{}
 	s.Get(name, program)
 	return program
 }
 
 // patchProgram applies the manifest with a change of its Program, as a user would.
-func (s *play) patchProgram(name, change string) {
+func (s *fixture) patchProgram(name, change string) {
 	objects := s.manifest("manifests/"+name, "")
 	s.mergeProgram(objects, change)
 	s.Expect(s.applyAll(objects)).To(Succeed())
 }
 
-func (s *play) mergeProgram(objects []*unstructured.Unstructured, change string) {
+func (s *fixture) mergeProgram(objects []*unstructured.Unstructured, change string) {
 	var fields map[string]any
 	s.Expect(yaml.Unmarshal([]byte(change), &fields)).To(Succeed())
 	for _, object := range objects {
@@ -121,7 +121,7 @@ func TestMisusedProgramFieldsAreExplainedAndRecover(t *testing.T) {
 	} {
 		t.Run(test.field, func(t *testing.T) {
 			t.Parallel()
-			s := newPlay(t, namespaceFor("misuse-program", test.field))
+			s := newFixture(t, namespaceFor("misuse-program", test.field))
 			objects := s.manifest("manifests/program", "")
 			s.mergeProgram(objects, "{program: "+test.patch+"}")
 			err := s.applyAll(objects)
@@ -153,7 +153,7 @@ func TestMisusedProgramRefIsExplainedAndRecovers(t *testing.T) {
 }
 
 // awaitReason waits, as scripts do with kubectl wait, for the reason of a condition of an object such as workspace/NAME.
-func (s *play) awaitReason(object, condition, reason string) {
+func (s *fixture) awaitReason(object, condition, reason string) {
 	s.Helper()
 	for _, until := range []string{"create", `jsonpath={.status.conditions[?(@.type=="` + condition + `")].reason}=` + reason} {
 		_, err := system.ControlPlane.Kubectl(s.Context(), "wait", object, "-n", s.Name, "--for="+until, "--timeout="+s.Patience.String())
@@ -172,7 +172,7 @@ func TestWorkspaceShowsWhatKeptItsOperationFromRunning(t *testing.T) {
 	} {
 		t.Run(test.reason, func(t *testing.T) {
 			t.Parallel()
-			s := newPlay(t, namespaceFor("workspace", test.reason))
+			s := newFixture(t, namespaceFor("workspace", test.reason))
 			s.applyPatched("plain", test.patch)
 			s.awaitReason("workspace/plain", "Ready", test.reason)
 			s.awaitReason("workspace/plain", "Stalled", test.reason)
@@ -189,7 +189,7 @@ func TestWorkspaceShowsWhatKeptItsOperationFromRunning(t *testing.T) {
 // TestUpdateByHandThatDescribesNoOperationIsAborted creates Updates that the API server also admits with the operator's definitions.
 func TestUpdateByHandThatDescribesNoOperationIsAborted(t *testing.T) {
 	t.Parallel()
-	s := newPlay(t, "updates-by-hand")
+	s := newFixture(t, "updates-by-hand")
 	s.apply("manifests/plain")
 	s.awaitReady("plain")
 	for name, spec := range map[string]string{

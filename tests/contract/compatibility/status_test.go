@@ -24,7 +24,7 @@ type shown struct{ path, value string }
 func TestStatusFieldsShowWhatWasDone(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "use-status")
+	s := newFixture(t, "use-status")
 	s.applyPatched("configuration", "{metadata: {annotations: {pulumi.com/reconciliation-request: one}}}")
 	stack := s.awaitReady("configuration")
 	for _, field := range []shown{
@@ -57,7 +57,7 @@ func TestStatusFieldsShowWhatWasDone(t *testing.T) {
 }
 
 // statusField returns a field of the Stack's status as a user's script would print it.
-func (s *play) statusField(name, path string) string {
+func (s *fixture) statusField(name, path string) string {
 	output, err := system.ControlPlane.Kubectl(s.Context(), "get", "stack", name, "-n", s.Name, "-o", "jsonpath={.status."+path+"}")
 	s.Succeed(err)
 	return output
@@ -66,7 +66,7 @@ func (s *play) statusField(name, path string) string {
 func TestStatusFieldsShowWhatWentWrong(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "use-status-failed")
+	s := newFixture(t, "use-status-failed")
 	s.apply("manifests/plain")
 	good := s.awaitReady("plain").Status.LastUpdate.LastSuccessfulCommit
 	s.patch("plain", "{spec: {fluxSource: {dir: broken}}}")
@@ -82,7 +82,7 @@ func TestStatusFieldsShowWhatWentWrong(t *testing.T) {
 
 func TestKubectlWaitsForAStackAsScriptsDo(t *testing.T) {
 	t.Parallel()
-	s := newPlay(t, "use-wait")
+	s := newFixture(t, "use-wait")
 	s.apply("manifests/plain")
 	_, err := system.ControlPlane.Kubectl(t.Context(), "wait", "stack/plain", "-n", s.Name, "--for=condition=Ready", "--timeout=60s")
 	s.Succeed(err)
@@ -94,7 +94,7 @@ func TestKubectlWaitsForAStackAsScriptsDo(t *testing.T) {
 }
 
 // patchStatus changes the status as kubectl edit --subresource=status does.
-func (s *play) patchStatus(name, change string) {
+func (s *fixture) patchStatus(name, change string) {
 	content, err := yaml.YAMLToJSON([]byte("{status: " + change + "}"))
 	s.Succeed(err)
 	stack := &pulumiv1.Stack{Namespace: s.Name, Name: name}
@@ -121,7 +121,7 @@ func TestStatusThatSomebodyEditedIsPutRight(t *testing.T) {
 		t.Run(test.field, func(t *testing.T) {
 			t.Parallel()
 			// The controller is not responsible for the status that the edit leaves, so this test does not check every status.
-			s := newPlayWithoutChecks(t, namespaceFor("edited", test.field))
+			s := newFixtureWithoutChecks(t, namespaceFor("edited", test.field))
 			s.apply("manifests/plain")
 			before := s.awaitReady("plain")
 			s.patchStatus("plain", test.change)
@@ -141,7 +141,7 @@ func TestStatusThatSomebodyEditedIsPutRight(t *testing.T) {
 // TestStatusOfAnotherTypeIsRefused checks which values the API server does not admit into a status.
 func TestStatusOfAnotherTypeIsRefused(t *testing.T) {
 	t.Parallel()
-	s := newPlay(t, "misuse-status-types")
+	s := newFixture(t, "misuse-status-types")
 	s.applyPatched("plain", "{spec: {suspend: true}}")
 	for _, field := range fieldsOf(t, "pulumi.com_stacks.yaml", "status") {
 		wrong, typed := wrongValues[field.schema.Type]
@@ -162,7 +162,7 @@ func TestStatusOfAnotherTypeIsRefused(t *testing.T) {
 func TestEveryUpdateIsNamedByItsStack(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "use-labels")
+	s := newFixture(t, "use-labels")
 	s.apply("manifests/plain")
 	stack := s.awaitReady("plain")
 	update, workspace := s.LastUpdate(stack), &autov1alpha1.Workspace{}
@@ -179,7 +179,7 @@ func TestEveryUpdateIsNamedByItsStack(t *testing.T) {
 func TestPrerequisiteThatSucceededTooLongAgoIsRunFirst(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "use-succeeded-within")
+	s := newFixture(t, "use-succeeded-within")
 	s.apply("manifests/plain")
 	base := s.awaitReady("plain")
 	first := base.Status.LastUpdate.Name
@@ -199,7 +199,7 @@ func TestPrerequisiteThatSucceededTooLongAgoIsRunFirst(t *testing.T) {
 func TestPreviewThatFailsSaysSoAndRecovers(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "misuse-preview")
+	s := newFixture(t, "misuse-preview")
 	s.applyPatched("plain", "{spec: {preview: true, fluxSource: {dir: broken}}}")
 	s.AwaitStack("plain", notReady(pulumiv1.PreviewFailedReason, "/no/such/file"))
 	s.patch("plain", "{spec: {fluxSource: {dir: echo}}}")
@@ -209,7 +209,7 @@ func TestPreviewThatFailsSaysSoAndRecovers(t *testing.T) {
 func TestRetryIntervalTakesThePlaceOfTheBackoff(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "use-retryinterval")
+	s := newFixture(t, "use-retryinterval")
 	s.applyPatched("plain", "{spec: {retryInterval: 1s, fluxSource: {dir: broken}}}")
 	first := s.AwaitStack("plain", func(stack *pulumiv1.Stack) bool {
 		return stack.Status.LastUpdate != nil && stack.Status.LastUpdate.Failures >= 1
@@ -222,7 +222,7 @@ func TestRetryIntervalTakesThePlaceOfTheBackoff(t *testing.T) {
 func TestStackInANamespaceThatGoesSaysWhatToDo(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
-	s := newPlay(t, "misuse-namespace")
+	s := newFixture(t, "misuse-namespace")
 	s.applyPatched("files", "{spec: {workspaceReclaimPolicy: Delete}}")
 	s.awaitReady("files")
 	s.AwaitAbsent("files", &autov1alpha1.Workspace{})

@@ -29,10 +29,10 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/programs"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -40,9 +40,9 @@ import (
 const gitPassword = "canary-of-the-git-server"
 
 var (
-	system *stage.Stage
+	system *localsystem.System
 	pulumi *recorder
-	// host serves the repositories of the stage's git server to clients that may read them.
+	// host serves the repositories of the fixture's git server to clients that may read them.
 	host *gitHost
 	// programsCommit is the commit of the repository acmecorp/programs, privateCommit that of acmecorp/private. Both have the
 	// directories of testdata/programs.
@@ -72,18 +72,18 @@ func run(m *testing.M) int {
 			host.stop()
 		}
 	}()
-	suite := scene.Suite{
+	suite := systemtest.Suite{
 		AtOnce: 3, // more would only wait for each other
-		Options: stage.Options{Pulumi: pulumi.path(), ControllerArgs: []string{
+		Options: localsystem.Options{Pulumi: pulumi.path(), ControllerArgs: []string{
 			"--concurrent=8",
 			"--requeue-dependency=5s",
 			"--workspace-idle-timeout=15s", // so that the memory is enough for all tests
 		}},
-		SetUp: func(_ context.Context, on *stage.Stage) error {
+		SetUp: func(_ context.Context, on *localsystem.System) error {
 			system = on
 			return setUp(dir)
 		},
-		Leaks: func(ctx context.Context, _ *stage.Stage) ([]string, error) { return findCanaries(ctx) },
+		Leaks: func(ctx context.Context, _ *localsystem.System) ([]string, error) { return findCanaries(ctx) },
 	}
 	return suite.Run(m)
 }
@@ -123,28 +123,28 @@ const (
 	filesDirectory = "/srv/files"
 )
 
-// play is a scene with the objects that a user applied there. Every status that is written in its namespace is checked.
-type play struct {
-	*scene.Scene
+// fixture is a fixture with the objects that a user applied there. Every status that is written in its namespace is checked.
+type fixture struct {
+	*systemtest.Fixture
 	// files is the directory in which the programs of the play write files.
 	files string
 	// addresses replaces the addresses in manifests by those of the tests' servers. Each play has a state backend of its own.
 	addresses *strings.Replacer
 }
 
-// newPlay creates a namespace with the objects that most manifests refer to (testdata/shared.yaml).
-func newPlay(t *testing.T, namespace string) *play {
+// newFixture creates a namespace with the objects that most manifests refer to (testdata/shared.yaml).
+func newFixture(t *testing.T, namespace string) *fixture {
 	watcher, err := statuscheck.Watch(t.Context(), system.Client, namespace)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
 		_, err := watcher.Stop()
 		NewWithT(t).Expect(err).NotTo(HaveOccurred(), "a status broke the rules of kstatus")
 	})
-	return newPlayWithoutChecks(t, namespace)
+	return newFixtureWithoutChecks(t, namespace)
 }
 
-func newPlayWithoutChecks(t *testing.T, namespace string) *play {
-	s := &play{Scene: scene.New(t, system, namespace, scene.Patience), files: t.TempDir()}
+func newFixtureWithoutChecks(t *testing.T, namespace string) *fixture {
+	s := &fixture{Fixture: systemtest.New(t, system, namespace, systemtest.Patience), files: t.TempDir()}
 	state := filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), namespace)
 	s.Expect(os.Mkdir(state, 0o700)).To(Succeed())
 	s.addresses = strings.NewReplacer(gitAddress+"/", system.Git.URL(""), privateAddress, host.http.URL, sshAddress, host.ssh.SSHAddress(),
@@ -155,14 +155,14 @@ func newPlayWithoutChecks(t *testing.T, namespace string) *play {
 	return s
 }
 
-// onlyGitIsHere replaces the addresses of public git servers by that of the stage's git server, so that tests do not depend on other
+// onlyGitIsHere replaces the addresses of public git servers by that of the fixture's git server, so that tests do not depend on other
 // servers.
-func (s *play) onlyGitIsHere() {
+func (s *fixture) onlyGitIsHere() {
 	s.addresses = strings.NewReplacer("https://github.com/", system.Git.URL(""))
 }
 
 // manifest returns the objects of a file below testdata, after it applies the patch to the Stack as kubectl patch --type=merge does.
-func (s *play) manifest(name, patch string) []*unstructured.Unstructured {
+func (s *fixture) manifest(name, patch string) []*unstructured.Unstructured {
 	content, err := os.ReadFile(filepath.Join("testdata", filepath.FromSlash(name)+".yaml"))
 	s.Succeed(err)
 	objects := s.parse(string(content))
@@ -183,7 +183,7 @@ func (s *play) manifest(name, patch string) []*unstructured.Unstructured {
 }
 
 // parse returns the objects of a manifest, moved to the play's namespace.
-func (s *play) parse(content string) (objects []*unstructured.Unstructured) {
+func (s *fixture) parse(content string) (objects []*unstructured.Unstructured) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(s.addresses.Replace(content))))
 	for {
 		document, err := reader.Read()
@@ -204,19 +204,19 @@ func (s *play) parse(content string) (objects []*unstructured.Unstructured) {
 }
 
 // apply applies files below testdata in the play's namespace, as kubectl apply --server-side -f does.
-func (s *play) apply(names ...string) {
+func (s *fixture) apply(names ...string) {
 	for _, name := range names {
 		s.Expect(s.applyAll(s.manifest(name, ""))).To(Succeed())
 	}
 }
 
 // applyPatched applies a file below testdata/manifests with a change of its Stack.
-func (s *play) applyPatched(manifest, patch string) {
+func (s *fixture) applyPatched(manifest, patch string) {
 	s.Helper()
 	s.Expect(s.applyAll(s.manifest("manifests/"+manifest, patch))).To(Succeed())
 }
 
-func (s *play) applyAll(objects []*unstructured.Unstructured) error {
+func (s *fixture) applyAll(objects []*unstructured.Unstructured) error {
 	for _, object := range objects {
 		content, err := object.MarshalJSON()
 		s.Succeed(err)
@@ -230,7 +230,7 @@ func (s *play) applyAll(objects []*unstructured.Unstructured) error {
 }
 
 // replace replaces objects as kubectl replace -f does: fields that the manifest does not have are removed.
-func (s *play) replace(name string) {
+func (s *fixture) replace(name string) {
 	for _, object := range s.manifest(name, "") {
 		present := &unstructured.Unstructured{}
 		present.SetGroupVersionKind(object.GroupVersionKind())
@@ -247,7 +247,7 @@ func (s *play) replace(name string) {
 }
 
 // patch changes a Stack as kubectl patch stack NAME --type=merge does.
-func (s *play) patch(name, change string) {
+func (s *fixture) patch(name, change string) {
 	content, err := yaml.YAMLToJSON([]byte(s.addresses.Replace(change)))
 	s.Succeed(err)
 	stack := &pulumiv1.Stack{Namespace: s.Name, Name: name}
@@ -255,7 +255,7 @@ func (s *play) patch(name, change string) {
 }
 
 // awaitReady waits until the Stack is deployed as its spec asks, and returns it.
-func (s *play) awaitReady(name string) *pulumiv1.Stack { return s.AwaitStack(name, isReady) }
+func (s *fixture) awaitReady(name string) *pulumiv1.Stack { return s.AwaitStack(name, isReady) }
 
 // isReady reports whether a Stack is deployed as its spec asks.
 var isReady = statuscheck.Ready("")
@@ -314,7 +314,7 @@ GOGC=off GOMEMLIMIT=300MiB exec %[2]s "$@"
 func (r *recorder) path() string { return filepath.Join(r.dir, "pulumi") }
 
 // of returns the recorded calls for the Stack, or nothing if pulumi never ran for it.
-func (r *recorder) of(s *play, stack *pulumiv1.Stack) string {
+func (r *recorder) of(s *fixture, stack *pulumiv1.Stack) string {
 	content, err := os.ReadFile(filepath.Join(r.dir, filepath.Base(s.Directory(stack.Name))))
 	if err != nil {
 		return ""

@@ -22,8 +22,8 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// installNamespaced applies config/namespaced to the namespace, and returns the scene with the controller's identity in that namespace.
-func (s *scene) installNamespaced(t *testing.T, namespace string) *scene {
+// installNamespaced applies config/namespaced to the namespace, and returns the installation with the controller's identity in that namespace.
+func (s *installation) installNamespaced(t *testing.T, namespace string) *installation {
 	t.Helper()
 	g := NewWithT(t)
 	dir := t.TempDir()
@@ -44,7 +44,7 @@ func (s *scene) installNamespaced(t *testing.T, namespace string) *scene {
 // The controller that config/namespaced installs works in its namespace with its Role. It does nothing elsewhere, and has no rights there.
 func TestControllerOfOneNamespaceNeedsNothingOfTheCluster(t *testing.T) {
 	suite.Long(t, "takes each right away from a running controller")
-	s := newScene(t)
+	s := newInstallation(t)
 	own, other := s.enter(t, "team"), s.enter(t, "other-team")
 	there := s.installNamespaced(t, own.namespace)
 	deployment := &appsv1.Deployment{}
@@ -123,7 +123,7 @@ func single(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 }
 
 // without removes rights from one role until the test ends. It returns when the API server denies them.
-func (s *scene) without(t *testing.T, rights ...right) {
+func (s *installation) without(t *testing.T, rights ...right) {
 	t.Helper()
 	g := NewWithT(t)
 	role := rights[0].object()
@@ -146,7 +146,7 @@ func (s *scene) without(t *testing.T, rights ...right) {
 }
 
 // allowed asks the API server whether the controller has the right, as agents do.
-func (s *scene) allowed(ctx context.Context, r right) (bool, error) {
+func (s *installation) allowed(ctx context.Context, r right) (bool, error) {
 	where := anyNamespace
 	if r.role != clusterRole {
 		where = namespace
@@ -174,7 +174,7 @@ func (r right) refusal() string {
 // TestEveryRightIsNeeded removes the rights of each row while a controller is running, or before it starts.
 func TestEveryRightIsNeeded(t *testing.T) {
 	suite.Long(t, "takes each right away from a running controller")
-	s := newScene(t)
+	s := newInstallation(t)
 	running := s.startController(t)
 	for i, row := range rows {
 		if row.provoke == nil {
@@ -207,13 +207,13 @@ func TestEveryRightIsNeeded(t *testing.T) {
 }
 
 // enter returns a play in a new namespace. The namespace and its Stacks remain after the test.
-func (s *scene) enter(t *testing.T, name string) *play {
+func (s *installation) enter(t *testing.T, name string) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
 	g.SetDefaultEventuallyPollingInterval(poll)
 	g.Expect(s.client.Create(t.Context(), &corev1.Namespace{Name: name})).To(Succeed())
-	return &play{WithT: g, scene: s, t: t, namespace: name}
+	return &fixture{WithT: g, installation: s, t: t, namespace: name}
 }
 
 // byControllers are the resources whose watches are started together with the controllers.
@@ -230,7 +230,7 @@ var phases = []func(row) bool{
 // for all of them, because each kind has its own watch.
 func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
 	suite.Long(t, "takes each right away from a running controller")
-	s := newScene(t)
+	s := newInstallation(t)
 	for _, verb := range read {
 		for phase, belongs := range phases {
 			t.Run(fmt.Sprintf("%s %d", verb, phase), func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
 }
 
 // follow creates a Stack for the controller of the namespace, with a source of the resource.
-func (p *play) follow(resource string) {
+func (p *fixture) follow(resource string) {
 	kinds := map[string]string{
 		"gitrepositories": "GitRepository", "ocirepositories": "OCIRepository", "buckets": "Bucket", "externalartifacts": "ExternalArtifact",
 	}

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/supervise"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -32,8 +32,8 @@ const (
 	poll     = 100 * time.Millisecond
 )
 
-// scene is a control plane without nodes, with a controller that has the rights of the manifests.
-type scene struct {
+// installation is a control plane without nodes, with a controller that has the rights of the manifests.
+type installation struct {
 	*controlplane.ControlPlane
 	// client is the client of the administrator.
 	client client.Client
@@ -45,13 +45,13 @@ type scene struct {
 	binary           string
 }
 
-var startScene = sync.OnceValues(func() (*scene, error) {
+var startInstallation = sync.OnceValues(func() (*installation, error) {
 	ctx := context.Background()
-	binaries, err := stage.Build(ctx, nil)
+	binaries, err := localsystem.Build(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{binary: binaries.Controller, runtimeNamespace: namespace}
+	s := &installation{binary: binaries.Controller, runtimeNamespace: namespace}
 	if s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{
 		Log: os.Stderr,
 		// The plugin is enabled as in OpenShift: without it, the rights to finalizers make no difference.
@@ -63,8 +63,8 @@ var startScene = sync.OnceValues(func() (*scene, error) {
 })
 
 // install applies the manifests, and writes the controller's kubeconfig.
-func (s *scene) install(ctx context.Context) (err error) {
-	if s.client, err = stage.NewClient(s.Config()); err != nil {
+func (s *installation) install(ctx context.Context) (err error) {
+	if s.client, err = localsystem.NewClient(s.Config()); err != nil {
 		return err
 	}
 	if err := s.client.Create(ctx, &corev1.Namespace{Name: namespace}); err != nil {
@@ -86,7 +86,7 @@ var sceneWanted bool
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if sceneWanted {
-		if s, err := startScene(); s != nil && s.ControlPlane != nil {
+		if s, err := startInstallation(); s != nil && s.ControlPlane != nil {
 			if err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			}
@@ -99,10 +99,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func newScene(t *testing.T) *scene {
+func newInstallation(t *testing.T) *installation {
 	t.Helper()
 	sceneWanted = true
-	s, err := startScene()
+	s, err := startInstallation()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return s
 }
@@ -115,7 +115,7 @@ type controller struct {
 
 // startController runs a controller with further flags until the test ends. It returns when the controller is up, which does not depend on
 // its rights. The controller lists before it watches, as with API servers that cannot stream lists.
-func (s *scene) startController(t *testing.T, flags ...string) *controller {
+func (s *installation) startController(t *testing.T, flags ...string) *controller {
 	t.Helper()
 	name := "controller-" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-") + fmt.Sprint(time.Now().UnixNano()%1e6)
 	c := &controller{log: s.LogPath(name)}

@@ -13,7 +13,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/cloud"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 const (
@@ -57,13 +57,13 @@ func TestColumnsShowThePageOfThePulumiCloudAndTheAge(t *testing.T) {
 		// A value from a Secret would be masked in the permalink.
 		stack.Spec.EnvRefs[consoleDomain] = pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefLiteral, LiteralRef: &pulumiv1.LiteralRef{Value: console}}
 	})
-	first := a.Await(scene.Showing("1"))
+	first := a.Await(systemtest.Showing("1"))
 	page := "http://" + console + "/" + cloud.User + "/" + name + "/dev/updates/"
 	a.Expect(first.Status.LastUpdate.Permalink).To(Equal(page + "1"))
 	a.Expect(a.row("update", first.Status.LastUpdate.Name)).To(HaveKeyWithValue("URL", page+"1"))
 
 	a.push(program(name, "2"))
-	second := a.Await(scene.Showing("2"))
+	second := a.Await(systemtest.Showing("2"))
 	row := a.row("stack", name)
 	a.Expect(row).To(HaveKeyWithValue("PERMALINK", page+"2"))
 	a.Expect(row).To(HaveKeyWithValue("AGE", MatchRegexp(`^\d+[smh]`)))
@@ -81,7 +81,7 @@ func TestColumnsShowThePageOfThePulumiCloudAndTheAge(t *testing.T) {
 	}))
 
 	a.push(program(name, "3"))
-	a.Await(scene.Showing("3"))
+	a.Await(systemtest.Showing("3"))
 	a.remove()
 	ended := service.Updates(stack)
 	a.Expect(ended[len(ended)-1]).To(Equal(cloud.Update{Kind: "destroy", Status: "succeeded"}))
@@ -93,7 +93,7 @@ var columnGap = regexp.MustCompile(` {2,}`)
 // row returns what kubectl shows of an object, by column.
 func (a *app) row(kind, name string) map[string]string {
 	a.Helper()
-	printed, err := system.ControlPlane.Kubectl(a.Context(), "get", kind, name, "--namespace="+a.Scene.Name)
+	printed, err := system.ControlPlane.Kubectl(a.Context(), "get", kind, name, "--namespace="+a.Fixture.Name)
 	a.Succeed(err)
 	lines := strings.Split(strings.TrimSpace(printed), "\n")
 	a.Expect(lines).To(HaveLen(2), printed)

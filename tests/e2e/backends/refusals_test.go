@@ -12,8 +12,8 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/postgres"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // The services of clouds are not available here. The test uses the checks of the pulumi CLI itself, and servers that refuse every request.
@@ -100,6 +100,6 @@ func TestPasswordInBackendURLFromSecretIsNeverShown(t *testing.T) {
 	a.login(login("%zz" + credentialCanary))
 	a.Await(failing("PULUMI_ACCESS_TOKEN must be set"))
 	a.login(login(database.Password))
-	a.Await(scene.Showing("1"))
+	a.Await(systemtest.Showing("1"))
 	a.remove()
 }

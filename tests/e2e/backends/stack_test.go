@@ -15,11 +15,11 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/objectstore"
 	"github.com/stack-controller/stack-controller/tests/framework/postgres"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 const (
@@ -34,30 +34,30 @@ type variables map[string]string
 
 // app is a Stack that follows a git repository and has its state in the backend at url, with the variables env.
 type app struct {
-	*scene.Scene
-	*stage.App
+	*systemtest.Fixture
+	*localsystem.App
 	url string
 	env variables
 }
 
 // program is a Pulumi program that needs a secret configuration value. Its output "x" has the value.
 func program(name, value string, more ...string) gitserver.Files {
-	return scene.Program(name, append([]string{
+	return systemtest.Program(name, append([]string{
 		"config:", "  hidden: {type: string, secret: true}", "outputs:", "  x: " + value, "  hidden: ${hidden}"}, more...)...)
 }
 
 // deploy creates a Stack of the program with its state in the backend, and with the variables from a Secret.
 func deploy(t *testing.T, name, backend string, env variables, changes ...func(*pulumiv1.Stack)) *app {
 	t.Helper()
-	a := &app{Scene: scene.New(t, system, name, patience), url: backend, env: env}
+	a := &app{Fixture: systemtest.New(t, system, name, patience), url: backend, env: env}
 	provided, stack, err := system.Provide(t.Context(), name, program(name, "1"))
 	a.Succeed(err)
 	a.App = provided
 	stack.Spec.Backend = backend
 	stack.Spec.DestroyOnFinalize = true
-	stack.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"hidden": stage.SecretRef(settings, "hidden")}
+	stack.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"hidden": localsystem.SecretRef(settings, "hidden")}
 	for name := range env {
-		stack.Spec.EnvRefs[name] = stage.SecretRef(credentials, name)
+		stack.Spec.EnvRefs[name] = localsystem.SecretRef(credentials, name)
 	}
 	for _, change := range changes {
 		change(stack)
@@ -101,8 +101,8 @@ func (a *app) push(files gitserver.Files) {
 // commit changes the program so that its output "x" has the value, and waits for it.
 func (a *app) commit(value string) {
 	a.Helper()
-	a.push(program(a.Scene.Name, value))
-	a.Await(scene.Showing(value))
+	a.push(program(a.Fixture.Name, value))
+	a.Await(systemtest.Showing(value))
 }
 
 // remove deletes the Stack and waits until it is gone.
@@ -117,11 +117,11 @@ func (a *app) pulumi(args ...string) string {
 	a.Helper()
 	env := variables{"PULUMI_BACKEND_URL": a.url, "PULUMI_CONFIG_PASSPHRASE": "correct horse battery staple"}
 	maps.Copy(env, a.env)
-	if _, err := os.Stat(a.PulumiHome(a.Scene.Name)); err == nil {
-		env["PULUMI_HOME"] = a.PulumiHome(a.Scene.Name) // it has the provider
-		env["PULUMI_CREDENTIALS_PATH"] = a.TempDir()    // so that the login does not change files of the Workspace
+	if _, err := os.Stat(a.PulumiHome(a.Fixture.Name)); err == nil {
+		env["PULUMI_HOME"] = a.PulumiHome(a.Fixture.Name) // it has the provider
+		env["PULUMI_CREDENTIALS_PATH"] = a.TempDir()      // so that the login does not change files of the Workspace
 	}
-	return a.Pulumi(a.Scene.Name, env, args...)
+	return a.Pulumi(a.Fixture.Name, env, args...)
 }
 
 // resources asks the pulumi CLI, independently of stack-controller, how many resources the stack has in the backend; 0 if the stack does
@@ -160,16 +160,16 @@ func (b backend) killed(t *testing.T, name string) {
 		}
 		a.push(program(name, value, lines...))
 	}
-	a.Await(scene.Showing("1"))
+	a.Await(systemtest.Showing("1"))
 	a.InstallProvider(name)
 	push("2", 0)
-	a.Await(scene.Showing("2"))
+	a.Await(systemtest.Showing("2"))
 	a.Expect(noted()).To(Equal("create start\ncreate end\n"))
 
 	push("3", 8)
 	a.Eventually(noted).Should(HaveSuffix("update start\n"))
 	a.KillPulumi()
-	stack := a.Await(scene.Showing("3"))
+	stack := a.Await(systemtest.Showing("3"))
 	a.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 	a.Expect(noted()).To(HavePrefix("create start\ncreate end\nupdate start\n"))
 	a.Expect(noted()).To(HaveSuffix("update start\nupdate end\n"))
@@ -181,7 +181,7 @@ func (b backend) killed(t *testing.T, name string) {
 	a.Await(failing("could create it twice"))
 	push("5", 8, 0)
 	a.pulumi("refresh", "--stack=dev", "--yes", "--skip-preview", "--clear-pending-creates")
-	a.Await(scene.Showing("5"))
+	a.Await(systemtest.Showing("5"))
 	a.Expect(strings.Count(noted(), "create start")).To(Equal(3), noted())
 	a.Expect(a.resources()).To(Equal(4), "the stack, its provider and two resources")
 }
@@ -252,8 +252,8 @@ func (b backend) live(t *testing.T, name string) {
 		a.awaitFailure(b.says, autov1alpha1.InvalidAccessTokenReason)
 		a.login(b.env)
 	}
-	stack := a.Await(scene.Showing("1"))
-	a.Expect(scene.Output(stack, "hidden")).To(Equal(`"[secret]"`))
+	stack := a.Await(systemtest.Showing("1"))
+	a.Expect(systemtest.Output(stack, "hidden")).To(Equal(`"[secret]"`))
 	a.Expect(a.resources()).To(Equal(1))
 	a.commit("2")
 	if b.stop != nil {
@@ -262,7 +262,7 @@ func (b backend) live(t *testing.T, name string) {
 		a.push(program(name, "3"))
 		a.Await(failing("connection refused"))
 		a.Succeed(b.resume(t.Context()))
-		a.Await(scene.Showing("3"))
+		a.Await(systemtest.Showing("3"))
 	}
 	a.remove()
 	a.Expect(a.resources()).To(BeZero())
@@ -290,9 +290,9 @@ func TestSecretsAreEncryptedByKeyManagementService(t *testing.T) {
 	})
 	a.awaitFailure("permission denied", autov1alpha1.SecretsProviderFailedReason)
 	a.login(login(vaultToken))
-	stack := a.Await(scene.Showing("1"))
-	a.Expect(scene.Output(stack, "hidden")).To(Equal(`"[secret]"`))
-	a.Expect(a.State(a.Scene.Name, "dev")).To(And(
+	stack := a.Await(systemtest.Showing("1"))
+	a.Expect(systemtest.Output(stack, "hidden")).To(Equal(`"[secret]"`))
+	a.Expect(a.State(a.Fixture.Name, "dev")).To(And(
 		ContainSubstring("hashivault://pulumi"), ContainSubstring("encryptedkey"), Not(ContainSubstring(configCanary))))
 	a.commit("2")
 	a.remove()
@@ -312,10 +312,10 @@ func TestPassphraseComesFromFile(t *testing.T) {
 	a.awaitFailure("read the passphrase file", autov1alpha1.SecretsProviderFailedReason)
 	a.Expect(os.WriteFile(file, []byte(credentialCanary+"\n"), 0o600)).To(Succeed())
 	a.Request()
-	a.Await(scene.Showing("1"))
-	a.Expect(a.State(a.Scene.Name, "dev")).To(And(ContainSubstring(`"salt"`), Not(ContainSubstring(configCanary))))
+	a.Await(systemtest.Showing("1"))
+	a.Expect(a.State(a.Fixture.Name, "dev")).To(And(ContainSubstring(`"salt"`), Not(ContainSubstring(configCanary))))
 
 	a.Expect(os.WriteFile(file, []byte("another one"), 0o600)).To(Succeed())
-	a.push(program(a.Scene.Name, "2"))
+	a.push(program(a.Fixture.Name, "2"))
 	a.awaitFailure("incorrect passphrase", autov1alpha1.SecretsProviderFailedReason)
 }

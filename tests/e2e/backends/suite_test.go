@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/stack-controller/stack-controller/tests/framework/canary"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/objectstore"
 	"github.com/stack-controller/stack-controller/tests/framework/postgres"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/framework/vault"
 )
 
@@ -29,7 +29,7 @@ const (
 )
 
 var (
-	system   *stage.Stage
+	system   *localsystem.System
 	store    *objectstore.Store
 	database *postgres.Server
 	keys     *vault.Server
@@ -39,13 +39,13 @@ var (
 
 func TestMain(m *testing.M) {
 	suite.LongPackage("each kind of state backend, on its own server")
-	shared := scene.Suite{
-		Options: stage.Options{ControllerArgs: []string{"--concurrent=8"}},
-		SetUp: func(ctx context.Context, on *stage.Stage) error {
+	shared := systemtest.Suite{
+		Options: localsystem.Options{ControllerArgs: []string{"--concurrent=8"}},
+		SetUp: func(ctx context.Context, on *localsystem.System) error {
 			system = on
 			return startServers(ctx)
 		},
-		Leaks: func(ctx context.Context, on *stage.Stage) ([]string, error) {
+		Leaks: func(ctx context.Context, on *localsystem.System) ([]string, error) {
 			return canary.Find(ctx, on, []string{"minio", "vault"},
 				configCanary, credentialCanary, store.SecretKey, database.Password, vaultToken)
 		},

@@ -10,12 +10,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // onBranch makes the source of the Stack follow the branch.
-func (p *play) onBranch(name string) {
+func (p *fixture) onBranch(name string) {
 	p.Helper()
 	repository := &sourcev1.GitRepository{}
 	p.Get(p.Name, repository)
@@ -29,10 +29,10 @@ func TestWhyASourceIsNotReadyIsSaidAtOnce(t *testing.T) {
 	p.onBranch("missing")
 	const cause = "couldn't find remote ref"
 	p.says(3, "reconcile stack no-branch --with-source --timeout 60s", `✗ GitRepository "no-branch" is not ready: `, cause)
-	explained := strings.Join(strings.Fields(ask(p.Scene, "explain", "stack", p.Name).out), " ")
+	explained := strings.Join(strings.Fields(ask(p.Fixture, "explain", "stack", p.Name).out), " ")
 	p.Expect(explained).To(MatchRegexp(`GitRepository no-branch/no-branch: (not ready|failed): [^:]*: [^:]*`))
 	p.Expect(explained).To(ContainSubstring(cause))
-	p.Expect(ask(p.Scene, "tree", "stack", p.Name).out).To(ContainSubstring("couldn't find"))
+	p.Expect(ask(p.Fixture, "tree", "stack", p.Name).out).To(ContainSubstring("couldn't find"))
 }
 
 func TestVersionOfASourceInAStackDoesNotMatter(t *testing.T) {
@@ -43,7 +43,7 @@ func TestVersionOfASourceInAStackDoesNotMatter(t *testing.T) {
 	})
 	p.says(0, "reconcile stack old-version --with-source", "✔ fetched revision", "✔ Stack old-version is ready")
 	for _, command := range []string{"explain", "tree"} {
-		answer := ask(p.Scene, command, "stack", p.Name)
+		answer := ask(p.Fixture, command, "stack", p.Name)
 		p.Expect(answer.out).To(MatchRegexp(`GitRepository old-version/old-version:? +Ready main@sha1:`))
 	}
 	p.says(0, "diff stack old-version", "✔ nothing would change")
@@ -60,16 +60,16 @@ func TestStackThatWaitsOrIsSuspendedIsNotCalledOutdated(t *testing.T) {
 	p.Change(func(stack *pulumiv1.Stack) {
 		stack.Spec.EnvRefs["OTHER"] = pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: "missing", Key: "a"}}
 	})
-	p.Eventually(func() string { return ask(p.Scene, "explain", "stack", p.Name).out }).Should(ContainSubstring("SecretNotFound"))
-	p.Expect(ask(p.Scene, "explain", "stack", p.Name).out).NotTo(ContainSubstring("Outdated"))
+	p.Eventually(func() string { return ask(p.Fixture, "explain", "stack", p.Name).out }).Should(ContainSubstring("SecretNotFound"))
+	p.Expect(ask(p.Fixture, "explain", "stack", p.Name).out).NotTo(ContainSubstring("Outdated"))
 	p.says(4, "reconcile stack waits --timeout 3s", "is not ready after 3s: ", "missing")
 	p.says(0, "suspend stack waits")
 	p.Change(func(stack *pulumiv1.Stack) { stack.Spec.Stack = "other" })
-	p.Expect(ask(p.Scene, "explain", "stack", p.Name).out).To(And(ContainSubstring("Suspended"), Not(ContainSubstring("Outdated"))))
+	p.Expect(ask(p.Fixture, "explain", "stack", p.Name).out).To(And(ContainSubstring("Suspended"), Not(ContainSubstring("Outdated"))))
 }
 
 func TestCheckFindsAControllerOutsideOfTheCluster(t *testing.T) {
-	s := scene.New(t, system, "outside", scene.Patience)
+	s := systemtest.New(t, system, "outside", systemtest.Patience)
 	deployment := &appsv1.Deployment{}
 	s.Succeed(system.Client.Get(s.Context(), client.ObjectKey{Namespace: recorded, Name: "stack-controller"}, deployment))
 	label := func(value string) {

@@ -23,8 +23,8 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -112,7 +112,7 @@ func TestCheckFindsTheControllerAndTheRightsThatAreMissing(t *testing.T) {
 
 // pair returns a program with two resources: one with the content, and one with the given name.
 func pair(project, content, name string) gitserver.Files {
-	return scene.Program(project, "resources:",
+	return systemtest.Program(project, "resources:",
 		"  first:", "    type: test:index:Sleep", "    properties: {content: "+content+"}", "    options: {version: 0.1.0}",
 		"  "+name+":", "    type: test:index:Sleep", "    properties: {seconds: 0}", "    options: {version: 0.1.0}",
 		"outputs:", "  x: ${first.content}")
@@ -125,19 +125,19 @@ func TestDiffShowsTheResourcesThatWouldChangeAndChangesNothing(t *testing.T) {
 	p.InstallProvider(p.Name)
 	p.commit(pair(p.Name, "a", "old"))
 	p.says(0, "reconcile stack diff --with-source")
-	before := p.Await(scene.Showing(`"a"`)).Status.LastUpdate.Name
+	before := p.Await(systemtest.Showing(`"a"`)).Status.LastUpdate.Name
 	p.says(0, "suspend stack diff")
 	sha := p.commit(pair(p.Name, "b", "new"))
 	p.Succeed(system.Fetch(p.Context(), p.app))
-	p.Eventually(func() string { return ask(p.Scene, "tree", "stack", p.Name).out }).Should(ContainSubstring("Ready main@sha1:" + sha[:8]))
+	p.Eventually(func() string { return ask(p.Fixture, "tree", "stack", p.Name).out }).Should(ContainSubstring("Ready main@sha1:" + sha[:8]))
 
-	answer := ask(p.Scene, "diff", "stack", p.Name, "--exit-code")
+	answer := ask(p.Fixture, "diff", "stack", p.Name, "--exit-code")
 	p.Expect(answer.code).To(Equal(5), answer.err)
 	p.Expect(answer.out).To(And(
 		MatchRegexp(`(?m)^ +TYPE +NAME +CHANGE$`), MatchRegexp(`(?m)^\+ +test:index:Sleep +new +create$`),
 		MatchRegexp(`(?m)^~ +test:index:Sleep +first +update: content$`), MatchRegexp(`(?m)^- +test:index:Sleep +old +delete$`)))
 	p.Expect(answer.err).To(ContainSubstring("✔ would change: +1 ~1 -1, 1 unchanged"))
-	p.Eventually(func() string { return ask(p.Scene, "get", "updates").out }).ShouldNot(ContainSubstring("preview"))
+	p.Eventually(func() string { return ask(p.Fixture, "get", "updates").out }).ShouldNot(ContainSubstring("preview"))
 	stack := &pulumiv1.Stack{}
 	p.Get(p.Name, stack)
 	p.Expect(stack.Status.LastUpdate.Name).To(Equal(before))
@@ -161,19 +161,19 @@ func TestTreeShowsWhatBelongsTogether(t *testing.T) {
 func TestWhatHappenedToAStackIsReportedUntilItIsFixed(t *testing.T) {
 	suite.Long(t, "further states of a Stack; see TestWhyASourceIsNotReadyIsSaidAtOnce")
 	p := begin(t, "explained")
-	p.commit(scene.Program(p.Name, "outputs:", "  x: ${nothing}"))
+	p.commit(systemtest.Program(p.Name, "outputs:", "  x: ${nothing}"))
 	p.says(3, "reconcile stack explained --with-source")
 
-	answer := ask(p.Scene, "explain", "stack", p.Name)
+	answer := ask(p.Fixture, "explain", "stack", p.Name)
 	p.Expect(answer.out).To(And(ContainSubstring("Meaning"), ContainSubstring("What to do"), ContainSubstring("GitRepository explained/explained: Ready"),
 		MatchRegexp(`Update explained/explained-[0-9a-f]{10} \(up\)  Failed`), ContainSubstring("nothing")))
-	answer = ask(p.Scene, "tree", "stack", p.Name, "--updates", "1")
+	answer = ask(p.Fixture, "tree", "stack", p.Name, "--updates", "1")
 	p.Expect(answer.out).To(And(HavePrefix("GitRepository explained/explained  Ready main@sha1:"), ContainSubstring("└── Stack explained/explained (dev)"),
 		MatchRegexp(`├── Update explained-[0-9a-f]{10} \(up\) main@sha1:[0-9a-f]{8}  Failed`), MatchRegexp(`└── \d older Updates`)))
-	p.Eventually(func() string { return ask(p.Scene, "events", "--for", "stack/"+p.Name).out }).Should(And(
+	p.Eventually(func() string { return ask(p.Fixture, "events", "--for", "stack/"+p.Name).out }).Should(And(
 		MatchRegexp(`Normal +StackCreated +stack/explained +up succeeded`), MatchRegexp(`Warning +StackUpdateFailure +stack/explained`)))
-	p.Expect(strings.Count(ask(p.Scene, "events").out, "\n")).To(BeNumerically(">", 2))
-	p.Expect(ask(p.Scene, "events", "--for", "workspace/nobody").err).To(ContainSubstring("No events found"))
+	p.Expect(strings.Count(ask(p.Fixture, "events").out, "\n")).To(BeNumerically(">", 2))
+	p.Expect(ask(p.Fixture, "events", "--for", "workspace/nobody").err).To(ContainSubstring("No events found"))
 	p.says(2, "events --for network", "--for is KIND/NAME")
 }
 
@@ -267,7 +267,7 @@ func TestObjectsAreGivenToProgramsAsTheAPIServerHasThem(t *testing.T) {
 }
 
 func TestWhatAnotherWroteDoesNothingToTheTerminal(t *testing.T) {
-	s := scene.New(t, system, "escapes", scene.Patience)
+	s := systemtest.New(t, system, "escapes", systemtest.Patience)
 	s.Enter(nil, &pulumiv1.Stack{
 		Namespace: s.Name, Name: "rude", Labels: map[string]string{"recorded": "true"},
 		Spec: pulumiv1.StackSpec{Stack: "\x1b]0;title\x07\x1b[2Jdev\r\nmore"},
@@ -277,7 +277,7 @@ func TestWhatAnotherWroteDoesNothingToTheTerminal(t *testing.T) {
 }
 
 func TestWatchShowsEachChangeUntilItIsInterrupted(t *testing.T) {
-	s := scene.New(t, system, "watch", scene.Patience)
+	s := systemtest.New(t, system, "watch", systemtest.Patience)
 	s.Enter(nil)
 	ctx, interrupt := context.WithCancel(s.Context())
 	defer interrupt()
@@ -309,17 +309,17 @@ func TestNamesAreCompleted(t *testing.T) {
 
 func TestLogsShowWhatPulumiPrintedInTheLastUpdate(t *testing.T) {
 	p := begin(t, "logs")
-	answer := ask(p.Scene, "logs", "stack", p.Name)
+	answer := ask(p.Fixture, "logs", "stack", p.Name)
 	p.Expect(answer.code).To(Equal(0), answer.err)
 	p.Expect(answer.out).To(And(ContainSubstring("\nUpdating (dev):\n"), ContainSubstring("Outputs:\n"), Not(ContainSubstring(`"msg"`)), Not(ContainSubstring("operation ended"))))
-	p.Expect(ask(p.Scene, "logs", "stack", p.Name, "--agent", "--timestamps").out).To(MatchRegexp(`(?m)^20\d\d-\S+Z? operation ended`))
+	p.Expect(ask(p.Fixture, "logs", "stack", p.Name, "--agent", "--timestamps").out).To(MatchRegexp(`(?m)^20\d\d-\S+Z? operation ended`))
 
 	p.says(1, "logs stack nobody", `"nobody" not found`)
 	p.says(1, "logs stack logs --update nothing", `"nothing" not found`)
 }
 
 // deployment returns a Deployment without pods.
-func deployment(s *scene.Scene, name, image string) *appsv1.Deployment {
+func deployment(s *systemtest.Fixture, name, image string) *appsv1.Deployment {
 	labels := map[string]string{"app": name}
 	return &appsv1.Deployment{
 		Namespace: s.Name, Name: name, Labels: map[string]string{
@@ -332,7 +332,7 @@ func deployment(s *scene.Scene, name, image string) *appsv1.Deployment {
 }
 
 // taken returns a Stack that the operator deployed and that must be changed for this controller.
-func taken(s *scene.Scene) *pulumiv1.Stack {
+func taken(s *systemtest.Fixture) *pulumiv1.Stack {
 	return &pulumiv1.Stack{
 		Namespace: s.Name, Name: "taken", Labels: map[string]string{"recorded": "true"},
 		Spec: pulumiv1.StackSpec{
@@ -347,7 +347,7 @@ func taken(s *scene.Scene) *pulumiv1.Stack {
 }
 
 func TestMoveFromTheOperatorIsPlannedAndItsStepsCanBeUndone(t *testing.T) {
-	s := scene.New(t, system, "moving", scene.Patience)
+	s := systemtest.New(t, system, "moving", systemtest.Patience)
 	s.Enter(nil, taken(s), deployment(s, "operator", "registry.example.com/pulumi/pulumi-kubernetes-operator:v2.9.0"), deployment(s, "web", "nginx"))
 
 	answer := ask(s, "migrate", "plan")

@@ -9,8 +9,8 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // The last Update may have had options that the next one does not have: a forced one refreshes, and a correction of drift has targets.
@@ -18,7 +18,7 @@ func TestDiffHasTheOptionsOfTheNextUpdate(t *testing.T) {
 	suite.Long(t, "further previews; see TestDiffShowsTheResourcesThatWouldChangeAndChangesNothing")
 	p := begin(t, "diff-next")
 	for _, annotation := range []string{meta.ForceRequestAnnotation, meta.ReconcileRequestAnnotation} {
-		p.Change(scene.Annotate(annotation, "now"))
+		p.Change(systemtest.Annotate(annotation, "now"))
 	}
 	stack := p.Await(func(s *pulumiv1.Stack) bool {
 		return s.Status.LastHandledForceAt == "now" && s.Status.CurrentUpdate == nil

@@ -17,9 +17,9 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 func TestPlanIsShown(t *testing.T) {
@@ -41,19 +41,19 @@ func TestPlansAreDecidedOnTheCommandLine(t *testing.T) {
 
 	p.says(2, "plan approve plans", "say which plan with --digest")
 	p.says(3, "plan approve plans --digest sha256:other", "is another one by now")
-	answer := ask(p.Scene, "plan", "show", p.Name, "--diff")
+	answer := ask(p.Fixture, "plan", "show", p.Name, "--diff")
 	p.Expect(answer.code).To(BeZero(), answer.err)
 	p.Expect(answer.out).To(And(ContainSubstring(plan.Digest), ContainSubstring(`+ content: "a"`)))
 	p.says(0, "plan reject plans --digest "+plan.Digest, "created Approval", "is rejected")
 	p.Await(func(s *pulumiv1.Stack) bool { return conditions.GetReason(s, "Ready") == pulumiv1.PlanRejectedReason })
-	p.Expect(ask(p.Scene, "explain", "stack", p.Name).out).To(ContainSubstring("PlanRejected"))
+	p.Expect(ask(p.Fixture, "explain", "stack", p.Name).out).To(ContainSubstring("PlanRejected"))
 	p.says(3, "plan approve plans --digest "+plan.Digest, "the Approval does not count", "rejected plan", "only another plan can be approved")
 
 	p.commit(pair(p.Name, "b", "old"))
 	p.says(3, "reconcile stack plans --with-source", "waits for approval")
 	plan = p.Await(func(s *pulumiv1.Stack) bool { return pending(s) && s.Status.Plan.Name != plan.Name }).Status.Plan
 	p.says(0, "plan approve plans --reason CHG-42 --digest "+plan.Digest, "created Approval", "is approved (+2 ~0 +-0 -0)")
-	stack := p.Await(scene.Showing(`"b"`))
+	stack := p.Await(systemtest.Showing(`"b"`))
 	p.Expect(stack.Status.Plan.Approvals).To(HaveExactElements(HaveField("Reason", "CHG-42")))
 }
 
@@ -81,7 +81,7 @@ func TestTextOfAPlanThatSomebodyReplacedIsNotShown(t *testing.T) {
 	}
 	forged.Data[autov1alpha1.PlanTextKey] = text.Bytes()
 	p.Create(forged)
-	answer := ask(p.Scene, "plan", "show", p.Name, "--diff")
+	answer := ask(p.Fixture, "plan", "show", p.Name, "--diff")
 	p.Expect(answer.code).To(Equal(3))
 	p.Expect(answer.out).NotTo(ContainSubstring("harmless"))
 	p.Expect(answer.err).To(ContainSubstring("does not have the text that was saved with plan"))
@@ -91,7 +91,7 @@ func TestTextOfAPlanThatSomebodyReplacedIsNotShown(t *testing.T) {
 func TestPlanThatIsNotShownToItsEndIsAFailure(t *testing.T) {
 	suite.Long(t, "a plan of many resources; see TestPlanIsShown")
 	t.Parallel()
-	p := scene.New(t, system, "long-plan", scene.Patience)
+	p := systemtest.New(t, system, "long-plan", systemtest.Patience)
 	p.Enter(nil)
 	text := &bytes.Buffer{}
 	zip := gzip.NewWriter(text)
@@ -117,25 +117,25 @@ func TestPlanThatIsNotShownToItsEndIsAFailure(t *testing.T) {
 	p.Expect(strings.Contains(answer.out, "everything")).To(BeFalse())
 }
 
-// play is a scene with a Stack that follows a git repository and is ready.
-type play struct {
-	*scene.Scene
-	app *stage.App
+// fixture is a fixture with a Stack that follows a git repository and is ready.
+type fixture struct {
+	*systemtest.Fixture
+	app *localsystem.App
 }
 
-func begin(t *testing.T, name string) *play {
+func begin(t *testing.T, name string) *fixture {
 	t.Helper()
 	t.Parallel() // the test mostly waits
-	p := &play{Scene: scene.New(t, system, name, scene.Patience)}
-	app, err := system.Deploy(p.Context(), name, scene.Returning(name, 1))
+	p := &fixture{Fixture: systemtest.New(t, system, name, systemtest.Patience)}
+	app, err := system.Deploy(p.Context(), name, systemtest.Returning(name, 1))
 	p.Succeed(err)
 	p.app = app
-	p.Await(scene.Showing("1"))
+	p.Await(systemtest.Showing("1"))
 	return p
 }
 
 // commit pushes the files and returns the commit. It does not announce the commit.
-func (p *play) commit(files gitserver.Files) string {
+func (p *fixture) commit(files gitserver.Files) string {
 	p.Helper()
 	sha, err := p.app.Repository.Commit(files)
 	p.Succeed(err)
@@ -143,9 +143,9 @@ func (p *play) commit(files gitserver.Files) string {
 }
 
 // says runs the command line tool and expects the exit code, and these messages in this order.
-func (p *play) says(code int, args string, told ...string) {
+func (p *fixture) says(code int, args string, told ...string) {
 	p.Helper()
-	answer := ask(p.Scene, strings.Fields(args)...)
+	answer := ask(p.Fixture, strings.Fields(args)...)
 	p.Expect(answer.code).To(Equal(code), answer.err)
 	rest := answer.err
 	for _, text := range told {
@@ -159,15 +159,15 @@ func (p *play) says(code int, args string, told ...string) {
 func TestReconcileFetchesTheSourceRunsTheUpdateAndSaysWhatCameOfIt(t *testing.T) {
 	p := begin(t, "reconcile")
 	p.InstallProvider(p.Name)
-	p.commit(scene.Returning(p.Name, 2))
+	p.commit(systemtest.Returning(p.Name, 2))
 	p.says(0, "reconcile stack reconcile --with-source",
 		"► annotating GitRepository reconcile", "✔ fetched revision main@sha1:", "► annotating Stack", "◎ waiting for Stack", "✔ Stack reconcile is ready: applied revision main@sha1:")
-	p.Await(scene.Showing("2"))
+	p.Await(systemtest.Showing("2"))
 
-	p.commit(scene.Program(p.Name, "outputs:", "  x: ${nothing}"))
+	p.commit(systemtest.Program(p.Name, "outputs:", "  x: ${nothing}"))
 	p.says(3, "reconcile stack reconcile --with-source", "✗ Stack \"reconcile\" is not ready", "nothing")
 
-	p.commit(scene.Program(p.Name, "resources:", "  slow:", "    type: test:index:Sleep", "    properties: {seconds: 600}", "    options: {version: 0.1.0}"))
+	p.commit(systemtest.Program(p.Name, "resources:", "  slow:", "    type: test:index:Sleep", "    properties: {seconds: 600}", "    options: {version: 0.1.0}"))
 	p.says(4, "reconcile stack reconcile --with-source --timeout 4s", "✔ fetched revision", "is not ready after 4s: ")
 	p.Await(func(stack *pulumiv1.Stack) bool {
 		update := &autov1alpha1.Update{}
@@ -184,9 +184,9 @@ func TestReconcileFetchesTheSourceRunsTheUpdateAndSaysWhatCameOfIt(t *testing.T)
 	p.says(1, "reconcile stack reconcile", "✗ the Stack \"reconcile\" is suspended: resume it first")
 	p.says(0, "suspend stack reconcile", "is suspended already")
 
-	sha := p.commit(scene.Returning(p.Name, 3))
+	sha := p.commit(systemtest.Returning(p.Name, 3))
 	p.Succeed(system.Fetch(p.Context(), p.app))
-	p.Eventually(func() string { return ask(p.Scene, "tree", "stack", p.Name).out }).Should(HavePrefix("GitRepository reconcile/reconcile  Ready main@sha1:" + sha[:8]))
+	p.Eventually(func() string { return ask(p.Fixture, "tree", "stack", p.Name).out }).Should(HavePrefix("GitRepository reconcile/reconcile  Ready main@sha1:" + sha[:8]))
 	p.says(0, "resume stack --all", "► resuming Stack reconcile", "✔ Stack reconcile is ready")
 	p.says(0, "resume stack reconcile", "is not suspended")
 	p.says(2, "resume stack", "name Stacks, or use --all")

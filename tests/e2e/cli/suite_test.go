@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/command"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // recorded is the namespace of the recorded objects, which no controller changes.
@@ -33,7 +33,7 @@ const updateCommand = "go test ./tests/e2e/cli -update-docs"
 
 var (
 	updateDocs = flag.Bool("update-docs", false, "write the golden files and docs/cli.md")
-	system     *stage.Stage
+	system     *localsystem.System
 	// today is the current time for the recorded objects: three hours and 30 seconds after they were created.
 	today time.Time
 )
@@ -41,9 +41,9 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	suite := scene.Suite{
-		Options: stage.Options{ControllerArgs: []string{"--watch-label-selector=!recorded"}},
-		SetUp: func(ctx context.Context, on *stage.Stage) error {
+	suite := systemtest.Suite{
+		Options: localsystem.Options{ControllerArgs: []string{"--watch-label-selector=!recorded"}},
+		SetUp: func(ctx context.Context, on *localsystem.System) error {
 			system = on
 			return record(ctx)
 		},
@@ -118,8 +118,8 @@ func on(ctx context.Context, out, log io.Writer, now time.Time, env map[string]s
 	}, append([]string{"--kubeconfig", system.ControlPlane.KubeconfigPath}, args...))
 }
 
-// ask runs the command line tool for a scene, at the real time.
-func ask(s *scene.Scene, args ...string) said {
+// ask runs the command line tool for a fixture, at the real time.
+func ask(s *systemtest.Fixture, args ...string) said {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), s.Patience)
 	defer cancel()
@@ -133,7 +133,7 @@ var kubernetes = regexp.MustCompile(`(Kubernetes )v\S+`)
 func golden(t *testing.T, file string, code int, args ...string) {
 	t.Helper()
 	g := NewWithT(t)
-	ctx, cancel := context.WithTimeout(t.Context(), scene.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), systemtest.Patience)
 	defer cancel()
 	answer := cli(ctx, today, args...)
 	g.Expect(answer.code).To(Equal(code), "%s%s", answer.out, answer.err)

@@ -16,7 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/leftovers"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -43,8 +43,8 @@ type demo struct {
 	*printer
 	record *leftovers.Record
 	dir    string
-	stage  *stage.Stage
-	app    *stage.App
+	system *localsystem.System
+	app    *localsystem.App
 	bare   time.Duration
 }
 
@@ -85,8 +85,8 @@ func (d *demo) show(ctx context.Context) error {
 
 // stop stops and removes everything. It returns the given error joined with its own.
 func (d *demo) stop(err error) error {
-	if d.stage != nil {
-		err = errors.Join(err, d.stage.Stop())
+	if d.system != nil {
+		err = errors.Join(err, d.system.Stop())
 	}
 	return errors.Join(err, d.record.Remove())
 }
@@ -108,30 +108,30 @@ func (d *demo) buildTools(ctx context.Context) error {
 
 func (d *demo) startServers(ctx context.Context) error {
 	d.title("Build stack-controller")
-	if _, err := stage.Build(ctx, func(line string) { d.text("%s", line) }); err != nil {
+	if _, err := localsystem.Build(ctx, func(line string) { d.text("%s", line) }); err != nil {
 		return err
 	}
 	d.title("Start a control plane, Flux's source-controller and stack-controller")
 	var err error
-	d.stage, err = stage.Start(ctx, stage.Options{Log: d, Dir: d.dir})
+	d.system, err = localsystem.Start(ctx, localsystem.Options{Log: d, Dir: d.dir})
 	return err
 }
 
 // apply pushes the program and applies the manifests, as a user would.
 func (d *demo) apply(ctx context.Context, program gitserver.Files) error {
 	d.title("Push a Pulumi program and apply a GitRepository and a Stack")
-	repository, sha, err := d.stage.Git.Create(name, program)
+	repository, sha, err := d.system.Git.Create(name, program)
 	if err != nil {
 		return err
 	}
-	d.app = &stage.App{Namespace: name, Name: name, Repository: repository}
+	d.app = &localsystem.App{Namespace: name, Name: name, Repository: repository}
 	d.text("commit %s in %s", sha, repository.URL)
 	manifests, err := testdata.ReadFile("testdata/manifests/demo.yaml")
 	if err != nil {
 		return fmt.Errorf("read the manifests: %w", err)
 	}
-	expanded := strings.NewReplacer("${REPOSITORY}", repository.URL, "${BACKEND}", d.stage.BackendURL).Replace(string(manifests))
-	output, err := d.stage.ControlPlane.KubectlInput(ctx, expanded, "apply", "--filename=-")
+	expanded := strings.NewReplacer("${REPOSITORY}", repository.URL, "${BACKEND}", d.system.BackendURL).Replace(string(manifests))
+	output, err := d.system.ControlPlane.KubectlInput(ctx, expanded, "apply", "--filename=-")
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 	d.title("Wait until the Stack is Ready")
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	stack, err := d.stage.WaitReady(ctx, d.app)
+	stack, err := d.system.WaitReady(ctx, d.app)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 // showObjects prints the output of kubectl, and the part of the status that shows what was deployed.
 func (d *demo) showObjects(ctx context.Context, stack *pulumiv1.Stack) error {
 	args := []string{"get", "stack,workspace,update", "--namespace=" + name}
-	output, err := d.stage.ControlPlane.Kubectl(ctx, args...)
+	output, err := d.system.ControlPlane.Kubectl(ctx, args...)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (d *demo) showObjects(ctx context.Context, stack *pulumiv1.Stack) error {
 // measureBare runs pulumi directly on the same program. Each run changes the program, as a commit does.
 func (d *demo) measureBare(ctx context.Context, program gitserver.Files) error {
 	d.title("Measure a bare \"pulumi up\" of the same program")
-	bare, err := d.stage.NewBare(ctx, program)
+	bare, err := d.system.NewBare(ctx, program)
 	if err != nil {
 		return err
 	}
@@ -196,13 +196,13 @@ func (d *demo) followCommit(ctx context.Context, files gitserver.Files) error {
 	d.title("Push a commit and watch the Stack follow it")
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	rollout, err := d.stage.Rollout(ctx, d.app, files)
+	rollout, err := d.system.Rollout(ctx, d.app, files)
 	if err != nil {
 		return err
 	}
 	d.text("commit   %s\nartifact %s", rollout.SHA, rollout.Digest)
 	stack := &pulumiv1.Stack{}
-	if err := d.stage.Client.Get(ctx, d.app.Key(), stack); err != nil {
+	if err := d.system.Client.Get(ctx, d.app.Key(), stack); err != nil {
 		return fmt.Errorf("read the Stack: %w", err)
 	}
 	d.text("message  %s", stack.Status.Outputs["message"].Raw)
@@ -247,5 +247,5 @@ git clone %s
 
 The log of stack-controller is %s.
 "make demo-clean" ends and removes it all.
-`, d.stage.ControlPlane.KubeconfigPath, filepath.Dir(kubectl), name, d.app.Repository.URL, d.stage.ControllerLog())
+`, d.system.ControlPlane.KubeconfigPath, filepath.Dir(kubectl), name, d.app.Repository.URL, d.system.ControllerLog())
 }

@@ -20,9 +20,9 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -44,7 +44,7 @@ spec:
 `
 
 // fleet returns the files of the example, and those of its tenant. Only the variables differ from the example.
-func (p *play) fleet(alerts string) (files, tenant gitserver.Files) {
+func (p *fixture) fleet(alerts string) (files, tenant gitserver.Files) {
 	p.Helper()
 	all, err := gitserver.FilesFromDir(filepath.Join(tools.RepositoryRoot(), "docs", "examples", "fleet"))
 	p.Succeed(err)
@@ -64,8 +64,8 @@ func (p *play) fleet(alerts string) (files, tenant gitserver.Files) {
 
 func TestFleetRepositoryIsAppliedAndACommitRollsThroughIt(t *testing.T) {
 	t.Parallel()
-	inNamespace := func(name string) *play { return &play{scene.New(t, system, name, scene.Patience)} }
-	p, platform, team := inNamespace(stage.Namespace), inNamespace("platform"), inNamespace("team-a")
+	inNamespace := func(name string) *fixture { return &fixture{systemtest.New(t, system, name, systemtest.Patience)} }
+	p, platform, team := inNamespace(localsystem.Namespace), inNamespace("platform"), inNamespace("team-a")
 	end := receive(t)
 	files, tenant := p.fleet(end.URL + "/webhook")
 	repository, _, err := system.Git.Create("fleet", files)
@@ -73,7 +73,7 @@ func TestFleetRepositoryIsAppliedAndACommitRollsThroughIt(t *testing.T) {
 	_, _, err = system.Git.Create("team-a", tenant)
 	p.Succeed(err)
 	p.apply(bootstrapped)
-	for _, place := range []*play{platform, team} {
+	for _, place := range []*fixture{platform, team} {
 		p.Eventually(func() error {
 			return system.Client.Get(p.Context(), client.ObjectKey{Name: place.Name}, &corev1.Namespace{})
 		}).Should(Succeed(), "it comes from the repository")
@@ -86,10 +86,10 @@ func TestFleetRepositoryIsAppliedAndACommitRollsThroughIt(t *testing.T) {
 		p.await(kustomizations, name, status.CurrentStatus)
 	}
 	team.await(kustomizations, "team-a", status.CurrentStatus)
-	p.Expect(scene.Output(team.stack("website"), "page")).To(Equal(`"https://example.com/production"`))
+	p.Expect(systemtest.Output(team.stack("website"), "page")).To(Equal(`"https://example.com/production"`))
 	shop := platform.stack("shop")
 	p.Expect(statuscheck.Ready("")(shop)).To(BeTrue(), "the Kustomization waited for it")
-	p.Expect(scene.Output(shop, "network")).To(Equal(`"10.0.0.0/16"`))
+	p.Expect(systemtest.Output(shop, "network")).To(Equal(`"10.0.0.0/16"`))
 
 	// The first commit changes both programs.
 	edited := gitserver.Files{
@@ -103,8 +103,8 @@ func TestFleetRepositoryIsAppliedAndACommitRollsThroughIt(t *testing.T) {
 	platform.AwaitStack("network", deployed(sha))
 	shop = platform.AwaitStack("shop", deployed(sha))
 	p.Logf("from the push to the end of the Stack that depends on another in %.1f s", time.Since(pushed).Seconds())
-	p.Expect(scene.Output(shop, "network")).To(Equal(`"10.1.0.0/16"`), "it was updated after the other one")
-	p.Expect(scene.Output(shop, "version")).To(Equal("2"))
+	p.Expect(systemtest.Output(shop, "network")).To(Equal(`"10.1.0.0/16"`), "it was updated after the other one")
+	p.Expect(systemtest.Output(shop, "version")).To(Equal("2"))
 	for _, name := range []string{"network", "shop"} {
 		p.Eventually(func() bool {
 			return slices.ContainsFunc(end.seen("StackCreated", sha), func(event eventv1.Event) bool {
@@ -126,7 +126,7 @@ func TestFleetRepositoryIsAppliedAndACommitRollsThroughIt(t *testing.T) {
 }
 
 // tenantStaysInItsNamespace checks what the role of the tenant's ServiceAccount allows and does not allow.
-func (p *play) tenantStaysInItsNamespace(team *play) {
+func (p *fixture) tenantStaysInItsNamespace(team *fixture) {
 	p.Helper()
 	for object, want := range map[string]string{
 		"stacks.pulumi.com --namespace=team-a": "yes", "stacks.pulumi.com --namespace=platform": "no", "secrets --namespace=team-a": "no",
@@ -138,7 +138,7 @@ func (p *play) tenantStaysInItsNamespace(team *play) {
 }
 
 // removeApps removes the applications from the cluster with a commit.
-func (p *play) removeApps(repository *gitserver.Repository, platform *play) {
+func (p *fixture) removeApps(repository *gitserver.Repository, platform *fixture) {
 	p.Helper()
 	_, err := repository.Remove("clusters/production/apps.yaml")
 	p.Succeed(err)
@@ -149,7 +149,7 @@ func (p *play) removeApps(repository *gitserver.Repository, platform *play) {
 }
 
 // flux runs Flux's command line in the namespace, and returns its output.
-func (p *play) flux(args ...string) (string, error) {
+func (p *fixture) flux(args ...string) (string, error) {
 	p.Helper()
 	flux, err := tools.Path(p.Context(), "flux", nil)
 	p.Succeed(err)
@@ -160,7 +160,7 @@ func (p *play) flux(args ...string) (string, error) {
 }
 
 // isKnownToFlux shows the Stack of the Kustomization with Flux's command line, and deploys a commit of its source with it.
-func (p *play) isKnownToFlux(source *gitserver.Repository) {
+func (p *fixture) isKnownToFlux(source *gitserver.Repository) {
 	p.Helper()
 	for _, args := range [][]string{{"trace", "stack", "network"}, {"trace", "network", "--kind=Stack", "--api-version=pulumi.com/v1"}} {
 		traced, err := p.flux(args...)
@@ -182,11 +182,11 @@ func (p *play) isKnownToFlux(source *gitserver.Repository) {
 	p.Expect(err).To(HaveOccurred())
 	p.Expect(refused).To(ContainSubstring("'Stack' is not a recognized Flux kind"))
 
-	sha, err := source.Commit(scene.Returning("network", 2))
+	sha, err := source.Commit(systemtest.Returning("network", 2))
 	p.Succeed(err)
 	reconciled, err := p.flux("reconcile", "source", "git", "network-source")
 	p.Expect(err).NotTo(HaveOccurred(), reconciled)
 	p.Expect(reconciled).To(ContainSubstring("fetched revision main@sha1:" + sha))
-	p.AwaitStack("network", scene.Showing("2"))
+	p.AwaitStack("network", systemtest.Showing("2"))
 	p.Expect(p.stack("network").Status.LastUpdate.Revision).To(Equal("main@sha1:" + sha))
 }

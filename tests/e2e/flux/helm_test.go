@@ -15,8 +15,8 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -88,14 +88,14 @@ spec:
 
 func TestHelmReleaseIsReadyWithItsStackUpgradesItAndEndsWithIt(t *testing.T) {
 	p := begin(t, "released")
-	_, _, err := system.Git.Create("released-program", scene.Program(p.Name, "config:", "  size: string", "outputs:", "  x: ${size}"))
+	_, _, err := system.Git.Create("released-program", systemtest.Program(p.Name, "config:", "  size: string", "outputs:", "  x: ${size}"))
 	p.Succeed(err)
 	p.repository(p.Name, p.filled(chart))
 	p.release("small")
 	p.await(helmReleases, p.Name, status.CurrentStatus)
 	stack := p.stack(p.Name)
 	p.Expect(statuscheck.Ready("")(stack)).To(BeTrue(), "the HelmRelease was ready before the Stack: %v", stack.Status.Conditions)
-	p.Expect(scene.Output(stack, "x")).To(Equal(`"small"`))
+	p.Expect(systemtest.Output(stack, "x")).To(Equal(`"small"`))
 
 	// When the HelmRelease is ready, neither controller writes because of the other one.
 	before := p.stack(p.Name)
@@ -106,7 +106,7 @@ func TestHelmReleaseIsReadyWithItsStackUpgradesItAndEndsWithIt(t *testing.T) {
 	p.release("large")
 	p.Eventually(func() string {
 		p.await(helmReleases, p.Name, status.CurrentStatus)
-		return scene.Output(p.stack(p.Name), "x")
+		return systemtest.Output(p.stack(p.Name), "x")
 	}).Should(Equal(`"large"`))
 	p.Expect(p.Updates()).To(HaveLen(2))
 	p.Expect(p.stack(p.Name).Generation).To(BeEquivalentTo(2))
@@ -123,7 +123,7 @@ func TestHelmReleaseIsReadyWithItsStackUpgradesItAndEndsWithIt(t *testing.T) {
 }
 
 // release applies the HelmRelease with a value.
-func (p *play) release(size string) {
+func (p *fixture) release(size string) {
 	p.Helper()
 	p.apply(strings.Replace(release, "SIZE", size, 1))
 }

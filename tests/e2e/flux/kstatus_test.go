@@ -21,8 +21,8 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/otlpreceiver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 var record = flag.Bool("record", false, "record the objects in testdata/kstatus anew; it takes two minutes")
@@ -88,7 +88,7 @@ func TestFluxComputesTheRightStatusInEverySituation(t *testing.T) {
 func recording(name string) string { return filepath.Join("testdata", "kstatus", name+".yaml") }
 
 // recorder is a play that records objects.
-type recorder struct{ *play }
+type recorder struct{ *fixture }
 
 // keep writes the object into testdata, without parts that depend on this machine.
 func (r recorder) keep(name string, stack *pulumiv1.Stack) {
@@ -123,7 +123,7 @@ func (r recorder) watched(name, stack string, is func(*pulumiv1.Stack) bool, cha
 	}
 }
 
-// stacked returns a Stack with the GitRepository of the scene, and with the changes.
+// stacked returns a Stack with the GitRepository of the fixture, and with the changes.
 func (r recorder) stacked(name string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	stack := system.NewStack(r.Name, r.Name, sourcev1.GitRepositoryKind)
 	stack.Name, stack.Spec.Stack = name, name
@@ -145,7 +145,7 @@ func TestRecordSituations(t *testing.T) {
 	}
 	r := recorder{begin(t, "recorded")}
 	r.Patience = 2 * time.Minute
-	repository := r.repository(r.Name, scene.Returning(r.Name, 1))
+	repository := r.repository(r.Name, systemtest.Returning(r.Name, 1))
 	// A dependent Stack has each of these states, even if only for a short time.
 	r.Create(r.stacked("waiting-for-dependency", func(s *pulumiv1.Stack) { s.Spec.DependsOn = []meta.DependencyReference{{Name: "main"}} }))
 	r.keep("waiting-for-dependency", r.AwaitStack("waiting-for-dependency", statuscheck.NotReady(pulumiv1.DependencyNotReadyReason)))
@@ -183,9 +183,9 @@ func TestRecordSituations(t *testing.T) {
 	}, edit("main", func(s *pulumiv1.Stack) { s.Spec.ContinueResyncOnCommitMatch = false }))
 	r.AwaitStack("main", statuscheck.Ready(""))
 	r.watched("failed-later", "main", statuscheck.NotReady(pulumiv1.RetryingAfterFailureReason), func() {
-		r.commit(repository, r.Name, scene.Program(r.Name, "outputs:", "  x: ${missing}"))
+		r.commit(repository, r.Name, systemtest.Program(r.Name, "outputs:", "  x: ${missing}"))
 	})
-	r.commit(repository, r.Name, scene.Returning(r.Name, 2))
+	r.commit(repository, r.Name, systemtest.Returning(r.Name, 2))
 	r.AwaitStack("main", statuscheck.Ready(""))
 	r.watched("suspended", "main", func(s *pulumiv1.Stack) bool { return s.Spec.Suspend }, edit("main", func(s *pulumiv1.Stack) { s.Spec.Suspend = true }))
 	r.ChangeStack("main", func(s *pulumiv1.Stack) { s.Spec.Suspend = false })
@@ -214,10 +214,10 @@ spec:
 func TestTraceOfACommitGoesFromItsSourceToTheEndOfTheUpdate(t *testing.T) {
 	p := begin(t, "traced")
 	p.apply(strings.ReplaceAll(tracingAlert, "RECEIVER", traces.Endpoint("http/protobuf")))
-	repository := p.repository(p.Name, scene.Returning(p.Name, 0))
+	repository := p.repository(p.Name, systemtest.Returning(p.Name, 0))
 	p.Create(system.NewStack(p.Name, p.Name, sourcev1.GitRepositoryKind))
 	p.Await(statuscheck.Ready(""))
-	sha := p.commit(repository, p.Name, scene.Returning(p.Name, 1))
+	sha := p.commit(repository, p.Name, systemtest.Returning(p.Name, 1))
 	update := p.LastUpdate(p.Await(deployed(sha)))
 
 	var whole otlpreceiver.Span

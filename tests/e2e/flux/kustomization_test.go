@@ -14,8 +14,8 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // delivery is applied by a Kustomization: a Stack and everything that it needs. The Kustomization replaces ${environment}.
@@ -122,7 +122,7 @@ spec:
 func TestKustomizationIsReadyWhenItsStackIsAndFailsAndEndsWithIt(t *testing.T) {
 	p := begin(t, "kustomized")
 	p.Succeed(system.Client.Delete(p.Context(), &corev1.Secret{ObjectMeta: p.Meta("pulumi")})) // the Kustomization creates it
-	source, _, err := system.Git.Create("kustomized-network", scene.Returning("network", 1))
+	source, _, err := system.Git.Create("kustomized-network", systemtest.Returning("network", 1))
 	p.Succeed(err)
 	fleet := p.repository(p.Name, p.filled(gitserver.Files{
 		"delivery/stack.yaml": delivery, "delivery/secret.yaml": p.testdata("secret.enc.yaml"), "dependents/stacks.yaml": dependents,
@@ -133,14 +133,14 @@ func TestKustomizationIsReadyWhenItsStackIsAndFailsAndEndsWithIt(t *testing.T) {
 	p.await(kustomizations, "delivery", status.CurrentStatus)
 	network := p.stack("network")
 	p.Expect(statuscheck.Ready("")(network)).To(BeTrue(), "the Kustomization was ready before the Stack: %v", network.Status.Conditions)
-	p.Expect(scene.Output(network, "x")).To(Equal("1"))
+	p.Expect(systemtest.Output(network, "x")).To(Equal("1"))
 	p.Expect(p.HasState("network", "staging")).To(BeTrue())
 
 	p.await(kustomizations, "dependents", status.CurrentStatus)
 	for name, want := range map[string]string{"escaped": `"staging: in production"`, "untouched": `"in production"`} {
 		stack := p.stack(name)
 		p.Expect(statuscheck.Ready("")(stack)).To(BeTrue(), name)
-		p.Expect(scene.Output(stack, "x")).To(Equal(want))
+		p.Expect(systemtest.Output(stack, "x")).To(Equal(want))
 	}
 
 	// Neither of the two controllers reverts what the other one writes.
@@ -159,7 +159,7 @@ func TestKustomizationIsReadyWhenItsStackIsAndFailsAndEndsWithIt(t *testing.T) {
 	p.endsWithItsStack()
 }
 
-func (p *play) stack(name string) *pulumiv1.Stack {
+func (p *fixture) stack(name string) *pulumiv1.Stack {
 	p.Helper()
 	stack := &pulumiv1.Stack{}
 	p.Get(name, stack)
@@ -168,7 +168,7 @@ func (p *play) stack(name string) *pulumiv1.Stack {
 }
 
 // failsFast breaks the specification of the Stack, and repairs it.
-func (p *play) failsFast(fleet *gitserver.Repository) {
+func (p *fixture) failsFast(fleet *gitserver.Repository) {
 	p.Helper()
 	broken := strings.Replace(delivery, "name: network-source}}", "name: network-source, namespace: elsewhere}}", 1)
 	p.commit(fleet, p.Name, p.filled(gitserver.Files{"delivery/stack.yaml": broken}))
@@ -186,7 +186,7 @@ func (p *play) failsFast(fleet *gitserver.Repository) {
 }
 
 // endsWithItsStack deletes the Kustomization, which deletes all its objects at the same time and waits for the finalizer of the Stack.
-func (p *play) endsWithItsStack() {
+func (p *fixture) endsWithItsStack() {
 	p.Helper()
 	kustomization := p.object(kustomizations, "delivery")
 	p.Expect(system.Client.Delete(p.Context(), kustomization)).To(Succeed())
@@ -242,12 +242,12 @@ spec:
 
 func TestFieldsOfAStackHaveOneOwnerAndAreNotFoughtFor(t *testing.T) {
 	p := begin(t, "contested")
-	files := scene.Program(p.Name, "config:", "  size: string", "outputs:", "  x: ${size}")
+	files := systemtest.Program(p.Name, "config:", "  size: string", "outputs:", "  x: ${size}")
 	files["deploy/stack.yaml"] = p.fill(shared)
 	p.repository(p.Name, files)
 	p.apply(sharing)
 	p.await(kustomizations, p.Name, status.CurrentStatus)
-	p.Expect(scene.Output(p.stack(p.Name), "x")).To(Equal(`"small"`))
+	p.Expect(systemtest.Output(p.stack(p.Name), "x")).To(Equal(`"small"`))
 	applied := func(manifest string, options ...string) (string, error) {
 		return system.ControlPlane.KubectlInput(p.Context(), p.fill(manifest),
 			append([]string{"apply", "--server-side", "--field-manager=tenant", "--namespace=" + p.Name, "--filename=-"}, options...)...)
@@ -267,10 +267,10 @@ func TestFieldsOfAStackHaveOneOwnerAndAreNotFoughtFor(t *testing.T) {
 	// for the value of the Kustomization.
 	_, err = applied(others+"  config: {contested:size: large}\n", "--force-conflicts")
 	p.Succeed(err)
-	p.AwaitStack(p.Name, scene.Showing(`"large"`))
+	p.AwaitStack(p.Name, systemtest.Showing(`"large"`))
 	p.reconcile(kustomizations, p.Name)
 	p.await(kustomizations, p.Name, status.CurrentStatus)
-	p.AwaitStack(p.Name, scene.Showing(`"small"`))
+	p.AwaitStack(p.Name, systemtest.Showing(`"small"`))
 	p.same(4, 4)
 
 	// The Kustomization reverts what kubectl writes, including an annotation that requested an update. Its removal is not another request.
@@ -301,7 +301,7 @@ func TestFieldsOfAStackHaveOneOwnerAndAreNotFoughtFor(t *testing.T) {
 }
 
 // same reconciles the Kustomization, and expects that the Stack does not change and has this generation and this number of updates.
-func (p *play) same(generation, updates int) {
+func (p *fixture) same(generation, updates int) {
 	p.Helper()
 	p.AwaitStack(p.Name, func(stack *pulumiv1.Stack) bool {
 		return statuscheck.Ready("")(stack) && stack.Status.ObservedGeneration == int64(generation)

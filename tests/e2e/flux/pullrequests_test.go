@@ -14,8 +14,8 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // comment is a comment of a pull request.
@@ -89,7 +89,7 @@ func stashes(project string, names ...string) gitserver.Files {
 	for _, name := range names {
 		lines = append(lines, "  "+name+": {type: 'pulumi:index:Stash', properties: {input: "+name+"}}")
 	}
-	return scene.Program(project, lines...)
+	return systemtest.Program(project, lines...)
 }
 
 // TestPullRequestShowsWhatItWouldChange applies the manifests of the guide, with another repository and backend.

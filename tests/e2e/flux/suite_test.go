@@ -23,10 +23,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/framework/canary"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/otlpreceiver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -37,7 +37,7 @@ const (
 )
 
 var (
-	system *stage.Stage
+	system *localsystem.System
 	traces *otlpreceiver.Receiver
 )
 
@@ -48,20 +48,20 @@ func TestMain(m *testing.M) {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 		os.Exit(1)
 	}
-	shared := scene.Suite{
-		Options: stage.Options{
+	shared := systemtest.Suite{
+		Options: localsystem.Options{
 			WithNotificationController: true, WithKustomizeController: true,
 			ControllerArgs: []string{"--concurrent=8", "--requeue-dependency=1s", "--enable-tracing"},
 			ControllerEnv:  []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + traces.Endpoint("http/protobuf"), "OTEL_BSP_SCHEDULE_DELAY=200"},
 		},
-		SetUp: func(ctx context.Context, on *stage.Stage) error {
+		SetUp: func(ctx context.Context, on *localsystem.System) error {
 			system = on
 			if err := startHelmController(ctx, on.ControlPlane); err != nil {
 				return err
 			}
 			return allowStacks(ctx, on.ControlPlane)
 		},
-		Leaks: func(ctx context.Context, on *stage.Stage) ([]string, error) {
+		Leaks: func(ctx context.Context, on *localsystem.System) ([]string, error) {
 			leaks, err := canary.Find(ctx, on, nil, encryptedCanary, passphraseCanary)
 			for _, secret := range []string{encryptedCanary, passphraseCanary} {
 				if strings.Contains(fmt.Sprint(traces.Spans()), secret) {
@@ -107,14 +107,14 @@ func allowStacks(ctx context.Context, cp *controlplane.ControlPlane) error {
 	return err
 }
 
-// play is a scene that also has objects of Flux.
-type play struct{ *scene.Scene }
+// fixture is a fixture that also has objects of Flux.
+type fixture struct{ *systemtest.Fixture }
 
-func begin(t *testing.T, name string) *play {
+func begin(t *testing.T, name string) *fixture {
 	t.Helper()
 	t.Parallel()
-	p := &play{scene.New(t, system, name, scene.Patience)}
-	p.Enter(map[string]string{stage.PassphraseKey: passphraseCanary})
+	p := &fixture{systemtest.New(t, system, name, systemtest.Patience)}
+	p.Enter(map[string]string{localsystem.PassphraseKey: passphraseCanary})
 	return p
 }
 
@@ -124,9 +124,9 @@ var (
 	receivers      = schema.GroupVersionKind{Group: "notification.toolkit.fluxcd.io", Version: "v1", Kind: "Receiver"}
 )
 
-// apply applies manifests in the namespace. NAMESPACE, URL/ and BACKEND are replaced by those of the scene. It tries again while the API
+// apply applies manifests in the namespace. NAMESPACE, URL/ and BACKEND are replaced by those of the fixture. It tries again while the API
 // server still uses the earlier version of a changed CRD.
-func (p *play) apply(manifest string) {
+func (p *fixture) apply(manifest string) {
 	p.Helper()
 	p.Eventually(func() error {
 		_, err := system.ControlPlane.KubectlInput(p.Context(), p.fill(manifest), "apply", "--server-side", "--namespace="+p.Name, "-f", "-")
@@ -134,12 +134,12 @@ func (p *play) apply(manifest string) {
 	}).Should(Succeed())
 }
 
-func (p *play) fill(text string) string {
+func (p *fixture) fill(text string) string {
 	return strings.NewReplacer("NAMESPACE", p.Name, "URL/", system.Git.URL(""), "BACKEND", system.BackendURL).Replace(text)
 }
 
 // filled replaces the placeholders in the files of a repository.
-func (p *play) filled(files gitserver.Files) gitserver.Files {
+func (p *fixture) filled(files gitserver.Files) gitserver.Files {
 	result := gitserver.Files{}
 	for name, content := range files {
 		result[name] = p.fill(content)
@@ -148,7 +148,7 @@ func (p *play) filled(files gitserver.Files) gitserver.Files {
 }
 
 // testdata returns the content of a file in testdata.
-func (p *play) testdata(name string) string {
+func (p *fixture) testdata(name string) string {
 	p.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", name))
 	p.Succeed(err)
@@ -156,7 +156,7 @@ func (p *play) testdata(name string) string {
 }
 
 // object reads an object of the kind.
-func (p *play) object(kind schema.GroupVersionKind, name string) *unstructured.Unstructured {
+func (p *fixture) object(kind schema.GroupVersionKind, name string) *unstructured.Unstructured {
 	p.Helper()
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(kind)
@@ -166,7 +166,7 @@ func (p *play) object(kind schema.GroupVersionKind, name string) *unstructured.U
 
 // await waits until Flux's library computes the status for the object, and returns the object. A status for an earlier generation does not
 // count.
-func (p *play) await(kind schema.GroupVersionKind, name string, want status.Status) *unstructured.Unstructured {
+func (p *fixture) await(kind schema.GroupVersionKind, name string, want status.Status) *unstructured.Unstructured {
 	p.Helper()
 	var object *unstructured.Unstructured
 	p.Eventually(func(g Gomega) {
@@ -191,7 +191,7 @@ func ready(object *unstructured.Unstructured) (state, reason, message string) {
 }
 
 // reconcile requests a reconcile as "flux reconcile" does, and waits until the request was handled.
-func (p *play) reconcile(kind schema.GroupVersionKind, name string) {
+func (p *fixture) reconcile(kind schema.GroupVersionKind, name string) {
 	p.Helper()
 	token := time.Now().Format(time.RFC3339Nano)
 	p.annotate(kind, name, map[string]string{meta.ReconcileRequestAnnotation: token})
@@ -201,7 +201,7 @@ func (p *play) reconcile(kind schema.GroupVersionKind, name string) {
 	}).Should(Equal(token))
 }
 
-func (p *play) annotate(kind schema.GroupVersionKind, name string, annotations map[string]string) {
+func (p *fixture) annotate(kind schema.GroupVersionKind, name string, annotations map[string]string) {
 	p.Helper()
 	content, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
 	p.Succeed(err)
@@ -213,7 +213,7 @@ func (p *play) annotate(kind schema.GroupVersionKind, name string, annotations m
 }
 
 // repository creates a repository on the git server, and a GitRepository with its name in the namespace.
-func (p *play) repository(name string, files gitserver.Files) *gitserver.Repository {
+func (p *fixture) repository(name string, files gitserver.Files) *gitserver.Repository {
 	p.Helper()
 	repository, _, err := system.Git.Create(name, files)
 	p.Succeed(err)
@@ -227,7 +227,7 @@ spec: {interval: 1h, url: %s, ref: {branch: main}}
 }
 
 // commit commits the files, and requests that source-controller fetches the commit.
-func (p *play) commit(repository *gitserver.Repository, name string, files gitserver.Files) (sha string) {
+func (p *fixture) commit(repository *gitserver.Repository, name string, files gitserver.Files) (sha string) {
 	p.Helper()
 	sha, err := repository.Commit(files)
 	p.Succeed(err)

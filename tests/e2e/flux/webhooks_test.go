@@ -28,8 +28,8 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -58,7 +58,7 @@ func signature(token, body string) string {
 }
 
 // call calls the webhook of the Receiver as a git server does after a push, and returns the status code.
-func (p *play) call(receiver, kind, token string) int {
+func (p *fixture) call(receiver, kind, token string) int {
 	p.Helper()
 	path, _, err := unstructured.NestedString(p.await(receivers, receiver, status.CurrentStatus).Object, "status", "webhookPath")
 	p.Succeed(err)
@@ -81,7 +81,7 @@ func deployed(sha string) func(*pulumiv1.Stack) bool {
 
 func TestPushIsDeployedByTheWebhookOfEachKindOfGitServer(t *testing.T) {
 	p := begin(t, "pushed")
-	repository := p.repository(p.Name, scene.Returning(p.Name, 0))
+	repository := p.repository(p.Name, systemtest.Returning(p.Name, 0))
 	p.Create(p.Secret("webhook-token", map[string]string{"token": webhookToken}), system.NewStack(p.Name, p.Name, sourcev1.GitRepositoryKind))
 	for kind := range webhookTypes {
 		p.apply(strings.ReplaceAll(`
@@ -98,10 +98,10 @@ spec:
 	for kind := range webhookTypes {
 		p.Expect(p.call(kind, kind, "another token")).To(Equal(http.StatusBadRequest), kind)
 		pushed := time.Now()
-		sha, err := repository.Commit(scene.Returning(p.Name, `"`+kind+`"`))
+		sha, err := repository.Commit(systemtest.Returning(p.Name, `"`+kind+`"`))
 		p.Succeed(err)
 		p.Expect(p.call(kind, kind, webhookToken)).To(Equal(http.StatusOK), kind)
-		p.Expect(scene.Output(p.Await(deployed(sha)), "x")).To(Equal(`"` + kind + `"`))
+		p.Expect(systemtest.Output(p.Await(deployed(sha)), "x")).To(Equal(`"` + kind + `"`))
 		p.Logf("%s: from the push to succeeded in %.1f s", kind, time.Since(pushed).Seconds())
 	}
 	p.Expect(p.Updates()).To(HaveLen(1+len(webhookTypes)), "a call without the right token asks for nothing")
@@ -111,7 +111,7 @@ spec:
 func TestGuideOfWebhooksDeploysAPushInEachOfItsWays(t *testing.T) {
 	p := begin(t, "guided")
 	program := func(value int) gitserver.Files {
-		return gitserver.Files{"api-gateway/Pulumi.yaml": scene.Returning("api-gateway", value)["Pulumi.yaml"]}
+		return gitserver.Files{"api-gateway/Pulumi.yaml": systemtest.Returning("api-gateway", value)["Pulumi.yaml"]}
 	}
 	repository, sha, err := system.Git.Create(p.Name, program(0))
 	p.Succeed(err)
@@ -159,14 +159,14 @@ func TestGuideOfWebhooksDeploysAPushInEachOfItsWays(t *testing.T) {
 func TestResyncFrequencyDeploysAPushThatNobodyAnnounces(t *testing.T) {
 	p := begin(t, "polled")
 	p.Patience = 90 * time.Second
-	repository, sha, err := system.Git.Create(p.Name, scene.Returning(p.Name, 0))
+	repository, sha, err := system.Git.Create(p.Name, systemtest.Returning(p.Name, 0))
 	p.Succeed(err)
 	stack := system.NewStack(p.Name, p.Name, "")
 	stack.Spec.FluxSource, stack.Spec.ProjectRepo, stack.Spec.Branch = nil, repository.URL, gitserver.Branch
 	stack.Spec.ResyncFrequency = &metav1.Duration{Duration: time.Minute}
 	p.Create(stack)
 	p.Await(deployed(sha))
-	sha, err = repository.Commit(scene.Returning(p.Name, 1))
+	sha, err = repository.Commit(systemtest.Returning(p.Name, 1))
 	p.Succeed(err)
 	p.Await(deployed(sha))
 	p.Expect(p.Updates()).To(HaveLen(2))
@@ -175,7 +175,7 @@ func TestResyncFrequencyDeploysAPushThatNobodyAnnounces(t *testing.T) {
 var block = regexp.MustCompile("(?ms)^ *```(ya?ml|sh)\n(.*?)^ *```$")
 
 // guide returns the manifests and the commands of a guide, after replacements.
-func (p *play) guide(name string, replace *strings.Replacer) (manifests, commands []string) {
+func (p *fixture) guide(name string, replace *strings.Replacer) (manifests, commands []string) {
 	p.Helper()
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", name))
 	p.Succeed(err)
@@ -189,8 +189,8 @@ func (p *play) guide(name string, replace *strings.Replacer) (manifests, command
 	return manifests, commands
 }
 
-// shell runs the commands that a reader would type, with the namespace of the scene as the default.
-func (p *play) shell(command string) string {
+// shell runs the commands that a reader would type, with the namespace of the fixture as the default.
+func (p *fixture) shell(command string) string {
 	p.Helper()
 	kubectl, err := tools.Path(p.Context(), "kubectl", nil)
 	p.Succeed(err)
@@ -333,7 +333,7 @@ func TestAlertsNotifyWebhooksChatsAndGitServersOfEachUpdate(t *testing.T) {
 	for _, manifest := range append(manifests, strings.ReplaceAll(webhookAlert, "MESSENGER", end.URL)) {
 		p.apply(manifest)
 	}
-	repository := p.repository(p.Name, scene.Returning(p.Name, 0))
+	repository := p.repository(p.Name, systemtest.Returning(p.Name, 0))
 	stack := system.NewStack(p.Name, p.Name, sourcev1.GitRepositoryKind)
 	p.Create(stack)
 	p.Await(statuscheck.Ready(""))
@@ -344,7 +344,7 @@ func TestAlertsNotifyWebhooksChatsAndGitServersOfEachUpdate(t *testing.T) {
 	}, p.Patience, "1s").Should(ContainSubstring("up succeeded"))
 	p.Await(statuscheck.Ready(""))
 
-	good := p.commit(repository, p.Name, scene.Returning(p.Name, 1))
+	good := p.commit(repository, p.Name, systemtest.Returning(p.Name, 1))
 	p.Await(deployed(good))
 	p.Eventually(func() []eventv1.Event { return end.seen("StackCreated", good) }).Should(HaveLen(1))
 	started, succeeded := end.seen("StackUpdateDetected", good)[0], end.seen("StackCreated", good)[0]
@@ -361,7 +361,7 @@ func TestAlertsNotifyWebhooksChatsAndGitServersOfEachUpdate(t *testing.T) {
 	p.Expect(p.logged("StackCreated", "info")).To(ContainElement(SatisfyAll(HaveKeyWithValue("msg", succeeded.Message),
 		HaveKeyWithValue("revision", "main@sha1:"+good), HaveKeyWithValue("token", HaveLen(36)))))
 
-	bad := p.commit(repository, p.Name, scene.Program(p.Name, "outputs:", "  x: ${missing}"))
+	bad := p.commit(repository, p.Name, systemtest.Program(p.Name, "outputs:", "  x: ${missing}"))
 	p.Await(statuscheck.NotReady(pulumiv1.RetryingAfterFailureReason))
 	p.Eventually(func() []eventv1.Event { return end.seen("StackUpdateFailure", bad) }).ShouldNot(BeEmpty())
 	failed := end.seen("StackUpdateFailure", bad)[0]
@@ -375,8 +375,8 @@ func TestAlertsNotifyWebhooksChatsAndGitServersOfEachUpdate(t *testing.T) {
 	p.Expect(end.problems).To(BeEmpty())
 }
 
-// logged returns the log lines about the Stack of the scene with the reason.
-func (p *play) logged(reason, level string) (lines []map[string]any) {
+// logged returns the log lines about the Stack of the fixture with the reason.
+func (p *fixture) logged(reason, level string) (lines []map[string]any) {
 	p.Helper()
 	content, err := os.ReadFile(system.ControllerLog())
 	p.Succeed(err)

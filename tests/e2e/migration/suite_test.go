@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/programs"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -37,7 +37,7 @@ const (
 )
 
 var (
-	system *stage.Stage
+	system *localsystem.System
 	// controllerBinary and controllerKubeconfig stand for a pod of stack-controller: its program, and its permissions.
 	controllerBinary, controllerKubeconfig string
 )
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) (code int) {
 	ctx := context.Background()
 	var err error
-	system, err = stage.Start(ctx, stage.Options{Log: os.Stderr, ControllerArgs: []string{"--concurrent=8", "--workspace-idle-timeout=5s"}})
+	system, err = localsystem.Start(ctx, localsystem.Options{Log: os.Stderr, ControllerArgs: []string{"--concurrent=8", "--workspace-idle-timeout=5s"}})
 	if err == nil {
 		defer func() {
 			if code != 0 {
@@ -72,7 +72,7 @@ func run(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// setUp gives the controller's account the permission for its lease, which the stage leaves out.
+// setUp gives the controller's account the permission for its lease, which the fixture leaves out.
 func setUp(ctx context.Context) (err error) {
 	if controllerBinary, err = programs.Path(ctx, programs.Controller, nil); err != nil {
 		return err
@@ -81,28 +81,28 @@ func setUp(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	manifest := strings.ReplaceAll(string(role), "namespace: system", "namespace: "+stage.Namespace)
+	manifest := strings.ReplaceAll(string(role), "namespace: system", "namespace: "+localsystem.Namespace)
 	if _, err := system.ControlPlane.KubectlInput(ctx, manifest, "apply", "--filename=-"); err != nil {
 		return err
 	}
 	binding := &rbacv1.RoleBinding{
-		Namespace: stage.Namespace, Name: "stack-controller-leader-election",
+		Namespace: localsystem.Namespace, Name: "stack-controller-leader-election",
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "stack-controller-leader-election"},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: stage.Namespace, Name: "stack-controller"}},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: localsystem.Namespace, Name: "stack-controller"}},
 	}
 	for _, object := range []client.Object{
 		binding,
 		&corev1.Namespace{Name: namespace},
 		&corev1.Namespace{Name: operatorNamespace},
 		&corev1.Secret{Namespace: namespace, Name: "pulumi", StringData: map[string]string{"passphrase": "correct horse battery staple"}},
-		deployment(stage.Namespace, "stack-controller"),
+		deployment(localsystem.Namespace, "stack-controller"),
 		deployment(operatorNamespace, "pulumi-kubernetes-operator"),
 	} {
 		if err := system.Client.Create(ctx, object); err != nil {
 			return fmt.Errorf("create %T: %w", object, err)
 		}
 	}
-	config, err := system.ControlPlane.ServiceAccountConfig(ctx, stage.Namespace, "stack-controller")
+	config, err := system.ControlPlane.ServiceAccountConfig(ctx, localsystem.Namespace, "stack-controller")
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -42,7 +42,7 @@ type prometheus struct {
 }
 
 // startPrometheus starts Prometheus, which scrapes the controller and the metrics that stand in for kube-state-metrics at the address.
-func startPrometheus(ctx context.Context, on *stage.Stage, objects string) (*prometheus, error) {
+func startPrometheus(ctx context.Context, on *localsystem.System, objects string) (*prometheus, error) {
 	path, err := tools.Path(ctx, "prometheus", func(line string) { fmt.Fprintln(os.Stderr, line) })
 	if err != nil {
 		return nil, err

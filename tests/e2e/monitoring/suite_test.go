@@ -16,9 +16,9 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -38,7 +38,7 @@ const (
 )
 
 var (
-	system *stage.Stage
+	system *localsystem.System
 	// observed is the Prometheus that scrapes the system.
 	observed *prometheus
 )
@@ -47,9 +47,9 @@ func TestMain(m *testing.M) {
 	if suite.Short() {
 		os.Exit(m.Run()) // the tests that remain need no system
 	}
-	shared := scene.Suite{
-		Options: stage.Options{ControllerArgs: []string{"--enable-leader-election", "--leader-election-retry-period=500ms", "--max-operations=1"}},
-		SetUp: func(ctx context.Context, on *stage.Stage) (err error) {
+	shared := systemtest.Suite{
+		Options: localsystem.Options{ControllerArgs: []string{"--enable-leader-election", "--leader-election-retry-period=500ms", "--max-operations=1"}},
+		SetUp: func(ctx context.Context, on *localsystem.System) (err error) {
 			system = on
 			if err := on.AllowElection(ctx); err != nil {
 				return err
@@ -68,8 +68,8 @@ func TestMain(m *testing.M) {
 }
 
 // keepBusy deploys two Stacks. One of them is updated several times, the other one fails.
-func keepBusy(ctx context.Context, on *stage.Stage) error {
-	app, err := on.Deploy(ctx, healthy, scene.Returning(healthy, 0))
+func keepBusy(ctx context.Context, on *localsystem.System) error {
+	app, err := on.Deploy(ctx, healthy, systemtest.Returning(healthy, 0))
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func keepBusy(ctx context.Context, on *stage.Stage) error {
 		return err
 	}
 	for i := range commits {
-		if _, err := on.Rollout(ctx, app, scene.Returning(healthy, i+1)); err != nil {
+		if _, err := on.Rollout(ctx, app, systemtest.Returning(healthy, i+1)); err != nil {
 			return err
 		}
 	}
@@ -96,7 +96,7 @@ func keepBusy(ctx context.Context, on *stage.Stage) error {
 // awaitFailure waits until the broken Stack has failed.
 func awaitFailure(t *testing.T) {
 	t.Helper()
-	s := scene.New(t, system, broken, patience)
+	s := systemtest.New(t, system, broken, patience)
 	s.Await(func(stack *pulumiv1.Stack) bool {
 		return stack.Status.LastUpdate != nil && stack.Status.LastUpdate.State == pulumiv1.StackUpdateFailed
 	})

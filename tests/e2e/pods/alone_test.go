@@ -23,7 +23,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -37,7 +37,7 @@ func TestControllerThatWasAwayGoesOn(t *testing.T) {
 	ctx := t.Context()
 	app, recorder := deployRecorded(ctx, t, "secret-deleted")
 	a := deploySleeping(t, "both-gone", "")
-	plays := []*play{
+	plays := []*fixture{
 		begin(t, g, "restart-quota", exceeded(corev1.ResourcePods, "0", "1")),
 		begin(t, g, "restart-volume", problem{provoke: mountLateVolume, reason: autov1alpha1.VolumeMountFailedReason, heal: createConfigMap}),
 	}
@@ -73,7 +73,7 @@ func TestControllerThatWasAwayGoesOn(t *testing.T) {
 		p.end(t, g)
 	}
 	for _, p := range plays {
-		t.Run(p.app.Name+" heals", p.expectHealed)
+		t.Run(p.app.Name+" heals", p.expectRecovered)
 	}
 	a.letOthersRun(t)
 	t.Run("the update is taken up", func(*testing.T) {
@@ -226,11 +226,11 @@ func TestTaintOfTheNodeIsShownAndItsEndRecovers(t *testing.T) {
 	t.Run("is shown", p.expectShown)
 	p.end(t, g)
 	t.Parallel()
-	t.Run("heals", p.expectHealed)
+	t.Run("heals", p.expectRecovered)
 }
 
 // statusesOf returns the statuses of the Stacks and Workspaces.
-func statusesOf(ctx context.Context, g Gomega, plays []*play) (statuses []any) {
+func statusesOf(ctx context.Context, g Gomega, plays []*fixture) (statuses []any) {
 	for _, p := range plays {
 		stack := &pulumiv1.Stack{}
 		g.Expect(system.Client.Get(ctx, p.app.Key(), stack)).To(Succeed())
@@ -276,7 +276,7 @@ func upgrade(a *sleepingApp) (agent string, goBack func()) {
 	a.Expect(system.Cluster.TagImage(a.ctx, registry+system.Images.Agent.Reference, registry+agent)).To(Succeed())
 	replace := func(ctx context.Context, args ...string) {
 		before := leader(ctx, a)
-		_, err := kubectl(ctx, append(args, "deployment/"+podstage.ControllerName, "--namespace="+cluster.FluxNamespace)...)
+		_, err := kubectl(ctx, append(args, "deployment/"+podsystem.ControllerName, "--namespace="+cluster.FluxNamespace)...)
 		a.Expect(err).NotTo(HaveOccurred())
 		a.Expect(system.AwaitController(ctx)).To(Succeed())
 		eventually(ctx, a.WithT, func(g Gomega) { g.Expect(leader(ctx, g)).NotTo(Equal(before)) })
@@ -293,7 +293,7 @@ func leader(ctx context.Context, g Gomega) string {
 	leases := &coordinationv1.LeaseList{}
 	g.Expect(system.Client.List(ctx, leases, client.InNamespace(cluster.FluxNamespace))).To(Succeed())
 	for _, lease := range leases.Items {
-		if identity := ptr.Deref(lease.Spec.HolderIdentity, ""); strings.HasPrefix(identity, podstage.ControllerName+"-") {
+		if identity := ptr.Deref(lease.Spec.HolderIdentity, ""); strings.HasPrefix(identity, podsystem.ControllerName+"-") {
 			return identity
 		}
 	}
@@ -340,7 +340,7 @@ func TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard(t *testing.T) {
 	suite.Long(t, "two controllers with pods")
 	a := deploySleeping(t, "moved", "")
 	pod := a.pod()
-	main := &appsv1.Deployment{Namespace: cluster.FluxNamespace, Name: podstage.ControllerName}
+	main := &appsv1.Deployment{Namespace: cluster.FluxNamespace, Name: podsystem.ControllerName}
 	a.Expect(system.Client.Get(a.ctx, client.ObjectKeyFromObject(main), main)).To(Succeed())
 	args := main.Spec.Template.Spec.Containers[0].Args
 	t.Cleanup(func() {
@@ -399,7 +399,7 @@ func awaitOneLeader(ctx context.Context, a *sleepingApp) {
 		g.Expect(system.Client.List(ctx, leases, client.InNamespace(cluster.FluxNamespace))).To(Succeed())
 		held := 0
 		for _, lease := range leases.Items {
-			if strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), podstage.ControllerName+"-") {
+			if strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), podsystem.ControllerName+"-") {
 				held++
 			}
 		}

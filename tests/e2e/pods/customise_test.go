@@ -25,7 +25,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/images"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -43,7 +43,7 @@ func TestCustomisedStackBecomesReadyAndItsPodIsAsItSays(t *testing.T) {
 	apply(ctx, g, "customised.yaml", map[string]string{
 		"NAMESPACE": name, "IMAGE": system.Images.Pulumi.Reference, "BUSYBOX": system.Images.Busybox.Reference,
 	})
-	_, err = system.WaitReady(ctx, &stage.App{Namespace: name, Name: "my-stack", Repository: app.Repository})
+	_, err = system.WaitReady(ctx, &localsystem.App{Namespace: name, Name: "my-stack", Repository: app.Repository})
 	g.Expect(err).NotTo(HaveOccurred())
 
 	pod := podOf(ctx, g, name, "my-stack")

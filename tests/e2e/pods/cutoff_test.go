@@ -18,7 +18,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
@@ -26,7 +26,7 @@ import (
 // sleepingApp is an app with a resource that takes a while to be created or updated. Every status of the app is checked.
 type sleepingApp struct {
 	*WithT
-	*stage.App
+	*localsystem.App
 	ctx context.Context
 }
 

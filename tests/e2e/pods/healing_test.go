@@ -15,7 +15,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -71,7 +71,7 @@ func TestWorkspaceIsNotReadyAtOnceWhenItsPodGoesAndReadyWithTheNext(t *testing.T
 }
 
 // deployRecorded deploys an app with a recorder, and returns when the Stack is ready.
-func deployRecorded(ctx context.Context, t *testing.T, name string, changes ...func(*pulumiv1.Stack)) (*stage.App, *recorder) {
+func deployRecorded(ctx context.Context, t *testing.T, name string, changes ...func(*pulumiv1.Stack)) (*localsystem.App, *recorder) {
 	t.Helper()
 	g := NewWithT(t)
 	checkStatuses(t, name)

@@ -25,8 +25,8 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/programs"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -68,7 +68,7 @@ func TestPluginsComeFromASharedVolumeOrFromAMirror(t *testing.T) {
 			g.Expect(system.Client.Create(ctx, stack)).To(Succeed())
 		}
 		for i := range stacks {
-			ready := waitReady(ctx, g, &stage.App{Namespace: name, Name: fmt.Sprintf("%s-%d", prefix, i), Repository: app.Repository})
+			ready := waitReady(ctx, g, &localsystem.App{Namespace: name, Name: fmt.Sprintf("%s-%d", prefix, i), Repository: app.Repository})
 			g.Expect(ready.Status.LastUpdate.ResourceChanges).To(HaveKeyWithValue("create", BeEquivalentTo(2)))
 		}
 		return time.Since(began).Round(10 * time.Millisecond)

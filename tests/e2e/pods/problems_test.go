@@ -25,7 +25,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 )
 
 const (
@@ -54,9 +54,9 @@ type problem struct {
 }
 
 // play follows a problem from its beginning to its end, in a namespace of its own.
-type play struct {
+type fixture struct {
 	problem
-	app      *stage.App
+	app      *localsystem.App
 	recorder *recorder
 	// begun, shown and healed are the times when the Stack was created, when it showed the problem and when the cause was removed.
 	begun, shown, healed time.Time
@@ -66,7 +66,7 @@ type play struct {
 // problem, that objects are not written again and again, and that the problem ends with its cause.
 func playProblems(t *testing.T, problems map[string]problem) {
 	g := NewWithT(t)
-	var plays []*play
+	var plays []*fixture
 	for _, name := range slices.Sorted(maps.Keys(problems)) {
 		plays = append(plays, begin(t, g, name, problems[name]))
 	}
@@ -78,15 +78,15 @@ func playProblems(t *testing.T, problems map[string]problem) {
 		p.end(t, g)
 	}
 	for _, p := range plays {
-		t.Run(p.app.Name+" heals", p.expectHealed)
+		t.Run(p.app.Name+" heals", p.expectRecovered)
 	}
 }
 
 // begin creates a Stack with the problem.
-func begin(t *testing.T, g *WithT, name string, what problem) *play {
+func begin(t *testing.T, g *WithT, name string, what problem) *fixture {
 	removeNamespaceAtEnd(t, g, name)
 	checkStatuses(t, name)
-	p := &play{problem: what, recorder: record(t, g, name), begun: time.Now()}
+	p := &fixture{problem: what, recorder: record(t, g, name), begun: time.Now()}
 	var err error
 	p.app, err = system.Deploy(t.Context(), name, programWith(name, "one"), func(stack *pulumiv1.Stack) { what.provoke(t.Context(), g, stack) })
 	g.Expect(err).NotTo(HaveOccurred())
@@ -94,7 +94,7 @@ func begin(t *testing.T, g *WithT, name string, what problem) *play {
 }
 
 // expectShown waits until the Workspace shows the problem, and the Stack shows it in the same words.
-func (p *play) expectShown(t *testing.T) {
+func (p *fixture) expectShown(t *testing.T) {
 	g := NewWithT(t)
 	var workspace *autov1alpha1.Workspace
 	eventually(t.Context(), g, func(g Gomega) {
@@ -117,7 +117,7 @@ func (p *play) expectShown(t *testing.T) {
 }
 
 // expectProblem expects that the Workspace shows the problem.
-func (p *play) expectProblem(g Gomega, workspace *autov1alpha1.Workspace) {
+func (p *fixture) expectProblem(g Gomega, workspace *autov1alpha1.Workspace) {
 	ready := conditions.Get(workspace, autov1alpha1.WorkspaceReady)
 	g.Expect(ready).To(HaveField("Reason", p.reason))
 	g.Expect(ready.Status).To(BeEquivalentTo("False"))
@@ -127,7 +127,7 @@ func (p *play) expectProblem(g Gomega, workspace *autov1alpha1.Workspace) {
 	g.Expect(conditions.IsStalled(workspace)).To(Equal(p.stalled))
 }
 
-func (p *play) stackReason() string {
+func (p *fixture) stackReason() string {
 	if p.reason == autov1alpha1.IncompatibleConfigurationReason {
 		return pulumiv1.PulumiVersionTooLowReason
 	}
@@ -138,13 +138,13 @@ func (p *play) stackReason() string {
 }
 
 // end removes the cause of the problem.
-func (p *play) end(t *testing.T, g *WithT) {
+func (p *fixture) end(t *testing.T, g *WithT) {
 	p.healed = time.Now()
 	p.heal(t.Context(), g, p.app.Key())
 }
 
-// expectHealed waits until the Stack is ready, and expects one event for the problem.
-func (p *play) expectHealed(t *testing.T) {
+// expectRecovered waits until the Stack is ready, and expects one event for the problem.
+func (p *fixture) expectRecovered(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithTimeout(t.Context(), healingPatience)
 	defer cancel()
@@ -179,7 +179,7 @@ func warnings(ctx context.Context, g Gomega, namespace string, reasons ...string
 }
 
 // expectQuiet expects few writes and few reconciles while the problems last.
-func expectQuiet(t *testing.T, g *WithT, plays []*play) {
+func expectQuiet(t *testing.T, g *WithT, plays []*fixture) {
 	before := reconciles(t.Context(), g)
 	begin := time.Now()
 	for _, p := range plays {
@@ -208,7 +208,7 @@ func programWith(name, value string) gitserver.Files {
 }
 
 // workspaceOf returns the Workspace of the app.
-func workspaceOf(ctx context.Context, g Gomega, app *stage.App) *autov1alpha1.Workspace {
+func workspaceOf(ctx context.Context, g Gomega, app *localsystem.App) *autov1alpha1.Workspace {
 	workspace := &autov1alpha1.Workspace{}
 	g.Expect(system.Client.Get(ctx, app.Key(), workspace)).To(Succeed())
 	return workspace

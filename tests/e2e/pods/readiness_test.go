@@ -16,7 +16,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -320,7 +320,7 @@ func TestProblemWithTheNodeIsShownAndEndsWithItsCause(t *testing.T) {
 		},
 		"claim-missing": {
 			provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
-				_, err := kubectl(ctx, "delete", "--namespace="+stack.Namespace, "persistentvolumeclaim", podstage.StateClaim)
+				_, err := kubectl(ctx, "delete", "--namespace="+stack.Namespace, "persistentvolumeclaim", podsystem.StateClaim)
 				g.Expect(err).NotTo(HaveOccurred())
 				_, err = kubectl(ctx, "delete", "persistentvolume", "state-"+stack.Namespace)
 				g.Expect(err).NotTo(HaveOccurred())

@@ -21,11 +21,11 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 )
 
 const (
-	controllerUser = "system:serviceaccount:" + cluster.FluxNamespace + ":" + podstage.ControllerName
+	controllerUser = "system:serviceaccount:" + cluster.FluxNamespace + ":" + podsystem.ControllerName
 	otherNamespace = "default"
 )
 
@@ -50,7 +50,7 @@ func TestControllerMayDoNothingThatItDoesNotNeed(t *testing.T) {
 			{does: "get secrets", name: "any", namespace: other}, {does: "watch secrets", namespace: other}, {does: "create statefulsets.apps", namespace: other},
 			{does: "delete pods", namespace: other}, {does: "list events", namespace: other},
 			{does: "use workspaces/rpc.auto.pulumi.com", namespace: other},
-			{does: "create serviceaccounts/token", name: podstage.ControllerName, namespace: flux},
+			{does: "create serviceaccounts/token", name: podsystem.ControllerName, namespace: flux},
 		}},
 		{rights: []right{
 			{does: "update secrets", namespace: other}, {does: "patch secrets", namespace: other}, {does: "delete secrets", namespace: other},
@@ -62,7 +62,7 @@ func TestControllerMayDoNothingThatItDoesNotNeed(t *testing.T) {
 			{does: "create deployments.apps", namespace: other}, {does: "create daemonsets.apps", namespace: other}, {does: "create jobs.batch", namespace: other},
 			{does: "delete statefulsets.apps", namespace: other}, {does: "delete services", namespace: other},
 			{does: "create serviceaccounts/token", name: "default", namespace: other},
-			{does: "create serviceaccounts/token", name: podstage.ControllerName, namespace: other},
+			{does: "create serviceaccounts/token", name: podsystem.ControllerName, namespace: other},
 			{does: "create serviceaccounts/token", name: "source-controller", namespace: flux},
 			{does: "create serviceaccounts", namespace: other}, {does: "get serviceaccounts", namespace: other},
 			{does: "get nodes"}, {does: "list nodes"}, {does: "get nodes/proxy"}, {does: "list namespaces"}, {does: "get persistentvolumes"},
@@ -99,7 +99,7 @@ func (r right) review() *authorizationv1.SelfSubjectAccessReview {
 func TestAPIServerRefusesTheControllerWhatItMayNot(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	config, err := system.Cluster.ServiceAccountConfig(t.Context(), cluster.FluxNamespace, podstage.ControllerName)
+	config, err := system.Cluster.ServiceAccountConfig(t.Context(), cluster.FluxNamespace, podsystem.ControllerName)
 	g.Expect(err).NotTo(HaveOccurred())
 	client, err := kubernetes.NewForConfig(config)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -111,7 +111,7 @@ func TestAPIServerRefusesTheControllerWhatItMayNot(t *testing.T) {
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 	_, err = core.ServiceAccounts(cluster.FluxNamespace).CreateToken(t.Context(), "source-controller", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
-	_, err = core.ServiceAccounts(cluster.FluxNamespace).CreateToken(t.Context(), podstage.ControllerName, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	_, err = core.ServiceAccounts(cluster.FluxNamespace).CreateToken(t.Context(), podsystem.ControllerName, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
@@ -132,7 +132,7 @@ func TestRulesOfTheControllerHaveNoWildcard(t *testing.T) {
 			bound[binding.RoleRef.Kind+"/"+binding.RoleRef.Name] = true
 		}
 	}
-	const role = podstage.ControllerName
+	const role = podsystem.ControllerName
 	g.Expect(bound).To(Equal(map[string]bool{
 		"ClusterRole/" + role: true,
 		"Role/" + role + "-leader-election in " + cluster.FluxNamespace: true,
@@ -157,7 +157,7 @@ func TestRulesOfTheControllerHaveNoWildcard(t *testing.T) {
 func isController(subject rbacv1.Subject) bool {
 	switch subject.Kind {
 	case rbacv1.ServiceAccountKind:
-		return subject.Namespace == cluster.FluxNamespace && subject.Name == podstage.ControllerName
+		return subject.Namespace == cluster.FluxNamespace && subject.Name == podsystem.ControllerName
 	case rbacv1.UserKind:
 		return subject.Name == controllerUser
 	}
@@ -193,7 +193,7 @@ func TestPodsHaveNoPrivilegeThatTheyDoNotUse(t *testing.T) {
 	g.Expect(output).To(Equal("1000\n440\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n"))
 
 	controllers := &corev1.PodList{}
-	g.Expect(system.Client.List(ctx, controllers, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podstage.ControllerName})).To(Succeed())
+	g.Expect(system.Client.List(ctx, controllers, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podsystem.ControllerName})).To(Succeed())
 	g.Expect(controllers.Items).NotTo(BeEmpty())
 	for i := range controllers.Items {
 		controller := &controllers.Items[i]

@@ -26,7 +26,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -81,7 +81,7 @@ func TestAgentLetsInOnlyWhomItHasTo(t *testing.T) {
 func checkTokens(ctx context.Context, t *testing.T, name string, granted codes.Code) {
 	g := NewWithT(t)
 	own, other := credentials.Audience(name, name), credentials.Audience("elsewhere", name)
-	const flux, controller = cluster.FluxNamespace, podstage.ControllerName
+	const flux, controller = cluster.FluxNamespace, podsystem.ControllerName
 	agent := dialAgent(ctx, t, name, nil)
 	for what, test := range map[string]struct {
 		token string
@@ -105,7 +105,7 @@ func checkTokens(ctx context.Context, t *testing.T, name string, granted codes.C
 func checkMethods(ctx context.Context, t *testing.T, name string) {
 	g := NewWithT(t)
 	agent := dialAgent(ctx, t, name, nil)
-	foreign := newToken(ctx, g, cluster.FluxNamespace, podstage.ControllerName, credentials.Audience("elsewhere", name))
+	foreign := newToken(ctx, g, cluster.FluxNamespace, podsystem.ControllerName, credentials.Audience("elsewhere", name))
 	for _, method := range agentMethods() {
 		for _, token := range []string{"", foreign} {
 			err := callMethod(ctx, agent, method, token)
@@ -117,7 +117,7 @@ func checkMethods(ctx context.Context, t *testing.T, name string) {
 // checkTransport uses the right token on connections that must fail.
 func checkTransport(ctx context.Context, t *testing.T, name string) {
 	g := NewWithT(t)
-	token := newToken(ctx, g, cluster.FluxNamespace, podstage.ControllerName, credentials.Audience(name, name))
+	token := newToken(ctx, g, cluster.FluxNamespace, podsystem.ControllerName, credentials.Audience(name, name))
 	err := getInfo(ctx, dialAgent(ctx, t, name, insecure.NewCredentials()), token)
 	g.Expect(status.Code(err)).To(Equal(codes.Unavailable), "in clear: %v", err)
 

@@ -14,7 +14,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -57,7 +57,7 @@ func sourceless(t *testing.T, g *WithT, name string, edit func(*autov1alpha1.Wor
 		Stack:   "dev",
 		Backend: system.BackendURL,
 		EnvRefs: map[string]pulumiv1.ResourceRef{"PULUMI_CONFIG_PASSPHRASE": {
-			Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: stage.PassphraseSecret, Key: stage.PassphraseKey},
+			Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: localsystem.PassphraseSecret, Key: localsystem.PassphraseKey},
 		}},
 		WorkspaceTemplate: &pulumiv1.WorkspaceTemplate{Spec: spec},
 	}}

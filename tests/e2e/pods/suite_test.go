@@ -30,8 +30,8 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -40,7 +40,7 @@ import (
 const patience = 5 * time.Minute
 
 // system is the running system that all tests of the package share. Each test has namespaces of its own.
-var system *podstage.Stage
+var system *podsystem.System
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
-	os.Exit(podstage.RunTests(runner{m}, podstage.Options{WithNotificationController: true}, func(s *podstage.Stage) { system = s }))
+	os.Exit(podsystem.RunTests(runner{m}, podsystem.Options{WithNotificationController: true}, func(s *podsystem.System) { system = s }))
 }
 
 // pollInterval is the time between two checks of a condition.
@@ -115,7 +115,7 @@ func createNamespace(t *testing.T, g *WithT, name string) {
 // equip creates the claim for the state, and the Secret with the passphrase, in a namespace.
 func equip(ctx context.Context, g *WithT, namespace string) {
 	g.Expect(system.ClaimState(ctx, namespace)).To(Succeed())
-	g.Expect(system.Client.Create(ctx, secret(namespace, stage.PassphraseSecret, stage.PassphraseKey, passphraseCanary))).To(Succeed())
+	g.Expect(system.Client.Create(ctx, secret(namespace, localsystem.PassphraseSecret, localsystem.PassphraseKey, passphraseCanary))).To(Succeed())
 }
 
 // named replaces the project name "app" by the given name. All namespaces share one backend, in which two projects of the same name would
@@ -131,7 +131,7 @@ func program(value string) gitserver.Files {
 }
 
 // deploy deploys a program in a namespace of that name, which is removed when the test ends, and returns when the Stack is ready.
-func deploy(ctx context.Context, t *testing.T, g *WithT, name string, files gitserver.Files, changes ...func(*pulumiv1.Stack)) *stage.App {
+func deploy(ctx context.Context, t *testing.T, g *WithT, name string, files gitserver.Files, changes ...func(*pulumiv1.Stack)) *localsystem.App {
 	t.Helper()
 	removeNamespaceAtEnd(t, g, name)
 	app, err := system.Deploy(ctx, name, files, changes...)
@@ -141,7 +141,7 @@ func deploy(ctx context.Context, t *testing.T, g *WithT, name string, files gits
 }
 
 // waitReady waits until the Stack is ready, and bounds the wait.
-func waitReady(ctx context.Context, g *WithT, app *stage.App) *pulumiv1.Stack {
+func waitReady(ctx context.Context, g *WithT, app *localsystem.App) *pulumiv1.Stack {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	stack, err := system.WaitReady(ctx, app)
@@ -158,7 +158,7 @@ func stateEnv() []corev1.EnvVar {
 	return []corev1.EnvVar{
 		{Name: "PULUMI_BACKEND_URL", Value: system.BackendURL},
 		{Name: "PULUMI_CONFIG_PASSPHRASE", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-			Name: stage.PassphraseSecret, Key: stage.PassphraseKey,
+			Name: localsystem.PassphraseSecret, Key: localsystem.PassphraseKey,
 		}}},
 	}
 }
@@ -253,7 +253,7 @@ const (
 	secretCanary     = "secret-canary-91ac"
 	// passwordCanary is in the program of the walkthrough, as a secret.
 	passwordCanary = "password-canary-5d21"
-	// stagePassphrase is the passphrase that stage.Apps use.
+	// stagePassphrase is the passphrase that localsystem.Apps use.
 	stagePassphrase = "correct horse battery staple"
 )
 
@@ -312,7 +312,7 @@ func findCanaries(ctx context.Context, namespace string) (found []string, err er
 // findCanariesInLogs returns the containers of the pod whose logs contain a secret value. It searches only pods of the controller and of
 // workspaces.
 func findCanariesInLogs(ctx context.Context, pod *corev1.Pod) (found []string, err error) {
-	isController := pod.Namespace == cluster.FluxNamespace && pod.Labels["app"] == podstage.ControllerName
+	isController := pod.Namespace == cluster.FluxNamespace && pod.Labels["app"] == podsystem.ControllerName
 	isWorkspace := pod.Labels[autov1alpha1.ComponentLabel] == autov1alpha1.ComponentWorkspace
 	if !isController && !isWorkspace {
 		return nil, nil

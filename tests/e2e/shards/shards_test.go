@@ -19,24 +19,24 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/framework/supervise"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // fleet is a set of six Stacks that follow one source, two for each controller. The name of a Stack begins with the name of its shard.
 type fleet struct {
-	*scene.Scene
+	*systemtest.Fixture
 	names []string
 }
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{Scene: scene.New(t, system, "shards", scene.Patience)}
-	f.Enter(map[string]string{stage.PassphraseKey: "passphrase"}, &sourcev1.ExternalArtifact{ObjectMeta: f.Meta(f.Name)})
+	f := &fleet{Fixture: systemtest.New(t, system, "shards", systemtest.Patience)}
+	f.Enter(map[string]string{localsystem.PassphraseKey: "passphrase"}, &sourcev1.ExternalArtifact{ObjectMeta: f.Meta(f.Name)})
 	for _, name := range []string{"main-a", "main-b", "one-a", "one-b", "two-a", "two-b"} {
 		stack := system.NewStack(f.Name, name, sourcev1.ExternalArtifactKind)
 		stack.Spec.Stack, stack.Spec.FluxSource.SourceRef.Name = name, f.Name
@@ -52,7 +52,7 @@ func newFleet(t *testing.T) *fleet {
 // commit publishes a new version of the program.
 func (f *fleet) commit(value int) *meta.Artifact {
 	f.Helper()
-	content := scene.Packed(scene.Returning(f.Name, value))
+	content := systemtest.Packed(systemtest.Returning(f.Name, value))
 	artifact := artifacts.Put("main@sha1:"+strings.Repeat(string(rune('0'+value)), 40), content)
 	f.Offer(artifact)
 	return artifact
@@ -149,7 +149,7 @@ func TestShards(t *testing.T) {
 // on returns the fleet for a part of the test.
 func (f *fleet) on(t *testing.T) *fleet {
 	t.Helper()
-	return &fleet{Scene: scene.New(t, system, f.Name, f.Patience), names: f.names}
+	return &fleet{Fixture: systemtest.New(t, system, f.Name, f.Patience), names: f.names}
 }
 
 func (f *fleet) loseOne() {
@@ -295,11 +295,11 @@ func followed(shard, name string) (count int) {
 const shardKey = "sharding.fluxcd.io/key"
 
 var (
-	system    *stage.Stage
-	artifacts *scene.Artifacts
+	system    *localsystem.System
+	artifacts *systemtest.Artifacts
 	// commands is the directory of the CLI, which logs its calls in the file "calls", and waits while the file "held-STACK" exists.
 	commands string
-	// controllers are the controllers of the shards. The main controller, for all objects without the label, is that of the stage.
+	// controllers are the controllers of the shards. The main controller, for all objects without the label, is that of the fixture.
 	controllers = map[string]*supervise.Process{}
 )
 
@@ -318,16 +318,16 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	artifacts = scene.ServeArtifacts()
+	artifacts = systemtest.ServeArtifacts()
 	defer artifacts.Close()
-	suite := scene.Suite{
-		Options: stage.Options{
+	suite := systemtest.Suite{
+		Options: localsystem.Options{
 			Pulumi: filepath.Join(commands, "pulumi"),
 			ControllerArgs: []string{
 				"--feature-gates=ExternalArtifact=true", "--watch-label-selector=!" + shardKey, "--requeue-dependency=1s",
 			},
 		},
-		SetUp: func(ctx context.Context, on *stage.Stage) error {
+		SetUp: func(ctx context.Context, on *localsystem.System) error {
 			system = on
 			for _, name := range []string{"one", "two"} {
 				if err := startShard(ctx, name); err != nil {

@@ -14,8 +14,8 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/ociregistry"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // otherType is the media type of a layer that is not a program.
@@ -24,7 +24,7 @@ const otherType = "application/vnd.example.documentation.tar+gzip"
 // pushed returns an artifact, as the flux command creates it, of a program whose output "x" has the value.
 func pushed(name string, value int) ociregistry.Artifact {
 	return ociregistry.Artifact{
-		Layers: []ociregistry.Layer{{MediaType: ociregistry.ContentType, Content: scene.Packed(scene.Returning(name, value))}},
+		Layers: []ociregistry.Layer{{MediaType: ociregistry.ContentType, Content: systemtest.Packed(systemtest.Returning(name, value))}},
 		Annotations: map[string]string{
 			ociregistry.CreatedAnnotation:  "2026-01-02T03:04:05Z",
 			ociregistry.SourceAnnotation:   "https://git.example.com/acme/" + name + ".git",
@@ -37,7 +37,7 @@ func pushed(name string, value int) ociregistry.Artifact {
 func originOf(value int) string { return fmt.Sprintf("main@sha1:%040d", value) }
 
 // push pushes the artifact under the tag and returns its revision: the digest of its manifest.
-func push(p *play, tag string, artifact ociregistry.Artifact) string {
+func push(p *fixture, tag string, artifact ociregistry.Artifact) string {
 	p.Helper()
 	digest, err := registry.Push(p.Context(), p.Name, tag, artifact)
 	p.Succeed(err)
@@ -52,7 +52,7 @@ func ociRepository(repository string) *sourcev1.OCIRepository {
 }
 
 // followOCI creates the namespace with an OCIRepository and a Stack that follows it, and returns the OCIRepository.
-func followOCI(p *play, changes ...func(*sourcev1.OCIRepositorySpec)) *sourcev1.OCIRepository {
+func followOCI(p *fixture, changes ...func(*sourcev1.OCIRepositorySpec)) *sourcev1.OCIRepository {
 	p.Helper()
 	source := ociRepository(p.Name)
 	for _, change := range changes {
@@ -66,13 +66,13 @@ func TestStackFollowsTagInRegistryThatMoves(t *testing.T) {
 	p := begin(t, "oci-tag")
 	first := push(p, "latest", pushed(p.Name, 1))
 	source := followOCI(p)
-	p.Expect(scene.Output(p.Await(deployed("latest@"+first)), "x")).To(Equal("1"))
+	p.Expect(systemtest.Output(p.Await(deployed("latest@"+first)), "x")).To(Equal("1"))
 
 	second := push(p, "latest", pushed(p.Name, 2))
 	p.Expect(second).NotTo(Equal(first))
 	p.fetch(source)
 	stack := p.Await(deployed("latest@" + second))
-	p.Expect(scene.Output(stack, "x")).To(Equal("2"))
+	p.Expect(systemtest.Output(stack, "x")).To(Equal("2"))
 	p.Get(p.Name, source)
 	p.Expect(source.Status.Artifact.Metadata).To(HaveKeyWithValue(ociregistry.RevisionAnnotation, originOf(2)))
 	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(source.Status.Artifact.Digest))
@@ -118,7 +118,7 @@ func TestStackFollowsHighestVersionOfRange(t *testing.T) {
 	p := begin(t, "oci-semver")
 	push(p, "1.0.0", pushed(p.Name, 1))
 	source := followOCI(p, func(s *sourcev1.OCIRepositorySpec) { s.Reference = &sourcev1.OCIRepositoryRef{SemVer: "~1.0"} })
-	p.Await(scene.Showing("1"))
+	p.Await(systemtest.Showing("1"))
 	push(p, "1.1.0", pushed(p.Name, 3))
 	next := push(p, "1.0.1", pushed(p.Name, 2))
 	p.fetch(source)
@@ -130,7 +130,7 @@ func TestStackStaysAtPinnedDigestThoughTheTagMoves(t *testing.T) {
 	pinned := push(p, "latest", pushed(p.Name, 1))
 	push(p, "latest", pushed(p.Name, 2))
 	followOCI(p, func(s *sourcev1.OCIRepositorySpec) { s.Reference = &sourcev1.OCIRepositoryRef{Digest: pinned} })
-	p.Expect(scene.Output(p.Await(deployed(pinned)), "x")).To(Equal("1"))
+	p.Expect(systemtest.Output(p.Await(deployed(pinned)), "x")).To(Equal("1"))
 }
 
 // With "copy" the artifact is the layer as it was pushed; with "extract" source-controller packs the files again.
@@ -141,13 +141,13 @@ func TestStackRunsSelectedLayerExtractedOrCopied(t *testing.T) {
 			p := begin(t, name)
 			artifact := pushed(name, 1)
 			artifact.Layers = append([]ociregistry.Layer{
-				{MediaType: otherType, Content: scene.Packed(gitserver.Files{"README": "nothing to run"})},
+				{MediaType: otherType, Content: systemtest.Packed(gitserver.Files{"README": "nothing to run"})},
 			}, artifact.Layers...)
 			push(p, "latest", artifact)
 			followOCI(p, func(s *sourcev1.OCIRepositorySpec) {
 				s.LayerSelector = &sourcev1.OCILayerSelector{MediaType: ociregistry.ContentType, Operation: operation}
 			})
-			p.Await(scene.Showing("1"))
+			p.Await(systemtest.Showing("1"))
 		})
 	}
 }
@@ -163,7 +163,7 @@ func TestCopiedLayerThatIsNoTarballIsExplainedAndRecovers(t *testing.T) {
 	p.Await(statuscheck.NotReady(pulumiv1.ArtifactUnusableReason))
 	push(p, "latest", pushed(p.Name, 2))
 	p.fetch(source)
-	p.Await(scene.Showing("2"))
+	p.Await(systemtest.Showing("2"))
 }
 
 func TestTagThatDoesNotExistIsWaitedFor(t *testing.T) {
@@ -180,7 +180,7 @@ func TestSameProgramPushedAgainMovesTheRevision(t *testing.T) {
 	p := begin(t, "oci-again")
 	push(p, "latest", pushed(p.Name, 1))
 	source := followOCI(p)
-	first := p.Await(scene.Showing("1"))
+	first := p.Await(systemtest.Showing("1"))
 	again := pushed(p.Name, 1)
 	again.Annotations[ociregistry.RevisionAnnotation] = originOf(2)
 	revision := push(p, "latest", again)

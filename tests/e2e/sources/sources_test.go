@@ -21,17 +21,17 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/objectstore"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
-// bucket is a scene whose Stack follows a Bucket.
+// bucket is a fixture whose Stack follows a Bucket.
 type bucket struct {
-	*play
+	*fixture
 	source *sourcev1.Bucket
 }
 
-// newBucket creates a bucket with the name of the scene.
+// newBucket creates a bucket with the name of the fixture.
 func newBucket(t *testing.T, name string) *bucket {
 	t.Helper()
 	p := begin(t, name)
@@ -57,13 +57,13 @@ func (b *bucket) credentials(secretKey string) *corev1.Secret {
 
 func TestStackFollowsObjectsOfBucket(t *testing.T) {
 	b := newBucket(t, "bucket-objects")
-	b.put("", scene.Returning(b.Name, 1))
+	b.put("", systemtest.Returning(b.Name, 1))
 	b.follow(sourcev1.BucketKind, b.source, b.credentials(store.SecretKey))
-	first := b.Await(scene.Showing("1"))
+	first := b.Await(systemtest.Showing("1"))
 
-	b.put("", scene.Returning(b.Name, 2))
+	b.put("", systemtest.Returning(b.Name, 2))
 	b.fetch(b.source)
-	second := b.Await(scene.Showing("2"))
+	second := b.Await(systemtest.Showing("2"))
 	b.Expect(second.Status.LastAppliedRevision).To(And(HavePrefix("sha256:"), Not(Equal(first.Status.LastAppliedRevision))))
 
 	// The removal of an object is also a change.
@@ -80,54 +80,54 @@ func TestStackFollowsObjectsOfBucket(t *testing.T) {
 
 func TestStackRunsPartOfBucketBelowPrefix(t *testing.T) {
 	b := newBucket(t, "bucket-prefix")
-	b.put("network/", scene.Returning(b.Name, 1))
-	b.put("other/", scene.Returning("other", 2))
+	b.put("network/", systemtest.Returning(b.Name, 1))
+	b.put("other/", systemtest.Returning("other", 2))
 	b.source.Spec.Prefix = "network/"
 	b.follow(sourcev1.BucketKind, b.source, b.credentials(store.SecretKey))
 	// The objects keep their names in the artifact.
 	b.Change(func(s *pulumiv1.Stack) { s.Spec.FluxSource.Dir = "network" })
-	b.Await(scene.Showing("1"))
+	b.Await(systemtest.Showing("1"))
 }
 
 func TestBucketThatRefusesCredentialsIsExplainedAndRecovers(t *testing.T) {
 	b := newBucket(t, "bucket-refused")
-	b.put("", scene.Returning(b.Name, 1))
+	b.put("", systemtest.Returning(b.Name, 1))
 	b.follow(sourcev1.BucketKind, b.source, b.credentials("not-the-secret-key"))
 	stack := b.Await(statuscheck.NotReady(pulumiv1.SourceNotReadyReason))
 	b.Expect(statuscheck.Message(stack)).To(ContainSubstring("Bucket bucket-refused/bucket-refused is not ready"))
 
 	b.Expect(system.Client.Update(b.Context(), b.credentials(store.SecretKey))).To(Succeed())
 	b.fetch(b.source)
-	b.Await(scene.Showing("1"))
+	b.Await(systemtest.Showing("1"))
 }
 
 func TestStackFollowsWhatAnotherControllerPublishes(t *testing.T) {
 	p := begin(t, "external")
-	artifacts := scene.ServeArtifacts()
+	artifacts := systemtest.ServeArtifacts()
 	t.Cleanup(artifacts.Close)
 	p.follow(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{})
 	p.Await(statuscheck.NotReady(pulumiv1.ArtifactNotFoundReason))
-	p.Offer(artifacts.Put("v1", scene.Packed(scene.Returning(p.Name, 1))))
+	p.Offer(artifacts.Put("v1", systemtest.Packed(systemtest.Returning(p.Name, 1))))
 	p.Await(deployed("v1"))
 
-	second := artifacts.Put("v2", scene.Packed(scene.Returning(p.Name, 2)))
+	second := artifacts.Put("v2", systemtest.Packed(systemtest.Returning(p.Name, 2)))
 	wrong := second.DeepCopy()
-	wrong.Digest = scene.DigestOf([]byte("something else"))
+	wrong.Digest = systemtest.DigestOf([]byte("something else"))
 	p.Offer(wrong)
 	stack := p.Await(statuscheck.NotReady(pulumiv1.ArtifactDigestMismatchReason))
 	p.Expect(statuscheck.Message(stack)).To(And(ContainSubstring(wrong.Digest), Not(ContainSubstring(second.Digest))),
 		"the digest of what is there is in the log only")
-	p.Expect(scene.Output(stack, "x")).To(Equal("1"), "what does not match its digest is never run")
+	p.Expect(systemtest.Output(stack, "x")).To(Equal("1"), "what does not match its digest is never run")
 
 	second.Revision = "v3"
 	p.Offer(second)
-	p.Expect(scene.Output(p.Await(deployed("v3")), "x")).To(Equal("2"))
+	p.Expect(systemtest.Output(p.Await(deployed("v3")), "x")).To(Equal("2"))
 }
 
 // This test restarts the controller, so it runs before the other tests, which are parallel.
 func TestSourceInAnotherNamespaceIsUsedOnlyWhereTheControllerAllowsIt(t *testing.T) {
-	p := &play{scene.New(t, system, "tenant", scene.Patience)}
-	shared := &play{scene.New(t, system, "shared-sources", scene.Patience)}
+	p := &fixture{systemtest.New(t, system, "tenant", systemtest.Patience)}
+	shared := &fixture{systemtest.New(t, system, "shared-sources", systemtest.Patience)}
 	push(shared, "latest", pushed(p.Name, 1))
 	source := ociRepository(shared.Name)
 	source.ObjectMeta = shared.Meta(shared.Name)
@@ -141,15 +141,15 @@ func TestSourceInAnotherNamespaceIsUsedOnlyWhereTheControllerAllowsIt(t *testing
 	p.Expect(system.StopController()).To(Succeed())
 	system.ControlWith(append(slices.Clone(controllerArgs), "--no-cross-namespace-refs=false")...)
 	p.Expect(system.StartController(p.Context())).To(Succeed())
-	p.Await(scene.Showing("1"))
+	p.Await(systemtest.Showing("1"))
 	// The controller watches the source in its own namespace, so a new artifact reaches the Stack.
 	push(shared, "latest", pushed(p.Name, 2))
 	shared.fetch(source)
-	p.Await(scene.Showing("2"))
+	p.Await(systemtest.Showing("2"))
 }
 
 // newKey returns a key to sign commits with, and its public half in the form that the Secret of spec.verify contains.
-func newKey(p *play) (key *openpgp.Entity, public string) {
+func newKey(p *fixture) (key *openpgp.Entity, public string) {
 	p.Helper()
 	key, err := openpgp.NewEntity("Demo", "", "demo@example.com", nil)
 	p.Succeed(err)
@@ -164,10 +164,10 @@ func newKey(p *play) (key *openpgp.Entity, public string) {
 func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	p := begin(t, "verified")
 	key, public := newKey(p)
-	repository, _, err := system.Git.Create(p.Name, scene.Returning(p.Name, 1))
+	repository, _, err := system.Git.Create(p.Name, systemtest.Returning(p.Name, 1))
 	p.Succeed(err)
 	commit := func(value int) (sha string) {
-		sha, err := repository.Commit(scene.Returning(p.Name, value))
+		sha, err := repository.Commit(systemtest.Returning(p.Name, value))
 		p.Succeed(err)
 		return sha
 	}
@@ -192,7 +192,7 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	repository.SignWith(key)
 	commit(2)
 	p.fetch(source)
-	signed := p.Await(scene.Showing("2"))
+	signed := p.Await(systemtest.Showing("2"))
 	p.Get(p.Name, source)
 	p.Expect(signed.Status.VerifiedDigest).To(Equal(source.Status.Artifact.Digest))
 
@@ -205,12 +205,12 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	}).Should(Satisfy(func(source *sourcev1.GitRepository) bool {
 		return conditions.IsFalse(source, sourcev1.SourceVerifiedCondition)
 	}))
-	p.Await(scene.Showing("2"))
-	p.Change(scene.Annotate(meta.ReconcileRequestAnnotation, "now"))
+	p.Await(systemtest.Showing("2"))
+	p.Change(systemtest.Annotate(meta.ReconcileRequestAnnotation, "now"))
 	again := p.Await(func(stack *pulumiv1.Stack) bool {
 		return statuscheck.Ready("")(stack) && stack.Status.LastHandledReconcileAt == "now"
 	})
-	p.Expect(scene.Output(again, "x")).To(Equal("2"))
+	p.Expect(systemtest.Output(again, "x")).To(Equal("2"))
 
 	// An Update by hand cannot bypass the verification.
 	byHand := &autov1alpha1.Update{
@@ -230,7 +230,7 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	repository.SignWith(key)
 	commit(4)
 	p.fetch(source)
-	p.Await(scene.Showing("4"))
+	p.Await(systemtest.Showing("4"))
 	otherKey, other := newKey(p)
 	p.Create(p.Secret("other-keys", map[string]string{"author.asc": other}))
 	before = source.DeepCopy()
@@ -250,5 +250,5 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	repository.SignWith(otherKey)
 	commit(6)
 	p.fetch(source)
-	p.Await(scene.Showing("6"))
+	p.Await(systemtest.Showing("6"))
 }

@@ -18,41 +18,41 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/canary"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/objectstore"
 	"github.com/stack-controller/stack-controller/tests/framework/ociregistry"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // passphraseCanary is the passphrase of every Stack. Nothing that stack-controller writes may contain it.
 const passphraseCanary = "passphrase-canary-5d0e"
 
 // passphrase is the content of the Secret with the passphrase.
-var passphrase = map[string]string{stage.PassphraseKey: passphraseCanary}
+var passphrase = map[string]string{localsystem.PassphraseKey: passphraseCanary}
 
 // controllerArgs are the flags of every controller in these tests.
 var controllerArgs = []string{"--concurrent=8", "--feature-gates=ExternalArtifact=true"}
 
 var (
-	system   *stage.Stage
+	system   *localsystem.System
 	registry *ociregistry.Registry
 	store    *objectstore.Store
 )
 
 func TestMain(m *testing.M) {
 	suite.LongPackage("each kind of source, from a real server")
-	shared := scene.Suite{
-		Options: stage.Options{ControllerArgs: controllerArgs},
-		SetUp: func(ctx context.Context, on *stage.Stage) error {
+	shared := systemtest.Suite{
+		Options: localsystem.Options{ControllerArgs: controllerArgs},
+		SetUp: func(ctx context.Context, on *localsystem.System) error {
 			var registryErr, storeErr error
 			system = on
 			registry, registryErr = ociregistry.Start(ctx, on.ControlPlane)
 			store, storeErr = objectstore.Start(ctx, on.ControlPlane)
 			return errors.Join(registryErr, storeErr)
 		},
-		Leaks: func(ctx context.Context, on *stage.Stage) ([]string, error) {
+		Leaks: func(ctx context.Context, on *localsystem.System) ([]string, error) {
 			return canary.Find(ctx, on, []string{"minio", "crane"}, passphraseCanary, store.SecretKey)
 		},
 	}
@@ -62,17 +62,17 @@ func TestMain(m *testing.M) {
 // hourly is an interval that no test waits for, because fetch announces every change.
 var hourly = metav1.Duration{Duration: time.Hour}
 
-// play is a scene whose Stack follows a source of the same name.
-type play struct{ *scene.Scene }
+// fixture is a fixture whose Stack follows a source of the same name.
+type fixture struct{ *systemtest.Fixture }
 
-func begin(t *testing.T, name string) *play {
+func begin(t *testing.T, name string) *fixture {
 	t.Helper()
 	t.Parallel()
-	return &play{scene.New(t, system, name, scene.Patience)}
+	return &fixture{systemtest.New(t, system, name, systemtest.Patience)}
 }
 
 // follow creates the namespace with the objects, a source of the kind, and a Stack that follows the source.
-func (p *play) follow(kind string, source client.Object, objects ...client.Object) {
+func (p *fixture) follow(kind string, source client.Object, objects ...client.Object) {
 	p.Helper()
 	source.SetNamespace(p.Name)
 	source.SetName(p.Name)
@@ -87,7 +87,7 @@ func deployed(revision string) func(*pulumiv1.Stack) bool {
 }
 
 // fetch makes source-controller reconcile the source now, as a Receiver does.
-func (p *play) fetch(source client.Object) {
+func (p *fixture) fetch(source client.Object) {
 	p.Helper()
 	before := source.DeepCopyObject().(client.Object)
 	annotations := map[string]string{}

@@ -27,7 +27,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
 	"github.com/stack-controller/stack-controller/tests/framework/images"
 	"github.com/stack-controller/stack-controller/tests/framework/ociregistry"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 )
 
 // The namespaces of the attacker.
@@ -382,7 +382,7 @@ func (l *controllerLimits) expectKept(ctx context.Context, g *WithT) {
 
 func runningController(ctx context.Context, g *WithT) *corev1.Pod {
 	pods := &corev1.PodList{}
-	g.Expect(system.Client.List(ctx, pods, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podstage.ControllerName})).To(Succeed())
+	g.Expect(system.Client.List(ctx, pods, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podsystem.ControllerName})).To(Succeed())
 	g.Expect(pods.Items).To(HaveLen(1))
 	g.Expect(pods.Items[0].Status.ContainerStatuses).To(HaveLen(1))
 	return &pods.Items[0]

@@ -20,7 +20,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 	"github.com/stack-controller/stack-controller/tests/e2e/tenancy/pressure"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 )
 
 // maxStatus is the maximum size of an object's status, in bytes, whatever an agent answers.
@@ -284,7 +284,7 @@ var podAttacks = []attack{
 		does: "uses the name of the controller's service account for their workspace",
 		sees: "`ServiceAccountNotFound`: the name is looked up in the attacker's namespace.",
 		run: func(a *attacker) {
-			workspace := a.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) { spec.ServiceAccountName = podstage.ControllerName })
+			workspace := a.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) { spec.ServiceAccountName = podsystem.ControllerName })
 			await(a, workspace, func(g Gomega, workspace *autov1alpha1.Workspace) {
 				a.expectReason(g, workspace, autov1alpha1.ServiceAccountNotFoundReason)
 			})

@@ -41,8 +41,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/e2e/tenancy/pressure"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -60,7 +60,7 @@ var manyStacks = flag.Int("stacks", 1000, "how many Stacks the tenant creates wh
 func patience() time.Duration { return time.Duration(max(1, *manyStacks/1000)) * 3 * time.Minute }
 
 // system is the running system.
-var system *podstage.Stage
+var system *podsystem.System
 
 func TestMain(m *testing.M) {
 	suite.LongPackage("attacks in pods")
@@ -69,11 +69,11 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", atOnce); err != nil {
 		panic(err)
 	}
-	options := podstage.Options{
+	options := podsystem.Options{
 		// The feature gate is enabled, so that the attacks also cover it.
 		ControllerArgs: []string{"--feature-gates=ExternalArtifact=true"},
 	}
-	os.Exit(podstage.RunTests(m, options, func(s *podstage.Stage) { system = s }))
+	os.Exit(podsystem.RunTests(m, options, func(s *podsystem.System) { system = s }))
 }
 
 // tenantAccount is the ServiceAccount of a tenant.
@@ -114,7 +114,7 @@ func newTenant(ctx context.Context, g *WithT, namespaces ...string) *tenant {
 	t.config, err = system.Cluster.ServiceAccountConfig(ctx, namespaces[0], tenantAccount)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.config.QPS, t.config.Burst = 200, 400 // a tenant need not limit its requests
-	t.client, err = stage.NewClient(t.config)
+	t.client, err = localsystem.NewClient(t.config)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.clientset, err = kubernetes.NewForConfig(t.config)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -177,7 +177,7 @@ const (
 
 // victim is a tenant who only deploys a program.
 type victim struct {
-	app *stage.App
+	app *localsystem.App
 	// url and digest are the location and the digest of the first artifact.
 	url, digest string
 	// agent is the address of the victim's agent.

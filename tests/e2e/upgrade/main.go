@@ -24,11 +24,11 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/command"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/objectstore"
 	"github.com/stack-controller/stack-controller/tests/framework/ociregistry"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -73,8 +73,8 @@ type upgrade struct {
 	out       io.Writer
 	dir       string // of the builds and of the stub
 	stacks    int    // of each source
-	system    *stage.Stage
-	artifacts *scene.Artifacts
+	system    *localsystem.System
+	artifacts *systemtest.Artifacts
 	sources   []*source
 }
 
@@ -91,7 +91,7 @@ func (u *upgrade) run(ctx context.Context, from string) error {
 		return err
 	}
 	fmt.Fprintf(u.out, "build %s has deployed %d Stacks, with %d updates\n", from, len(u.sources)*u.stacks, deployed)
-	now, err := stage.Build(ctx, nil)
+	now, err := localsystem.Build(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -133,41 +133,41 @@ func (u *upgrade) run(ctx context.Context, from string) error {
 }
 
 // buildEarlier builds stack-controller at an earlier revision, with the release of Go that this revision names.
-func (u *upgrade) buildEarlier(ctx context.Context, revision string) (stage.Binaries, error) {
+func (u *upgrade) buildEarlier(ctx context.Context, revision string) (localsystem.Binaries, error) {
 	tree := filepath.Join(u.dir, "tree")
 	for _, args := range [][]string{
 		{"clone", "--quiet", "--no-checkout", tools.RepositoryRoot(), tree},
 		{"-C", tree, "checkout", "--quiet", revision},
 	} {
 		if output, err := exec.CommandContext(ctx, "git", args...).CombinedOutput(); err != nil {
-			return stage.Binaries{}, fmt.Errorf("git %s: %w\n%s", strings.Join(args, " "), err, output)
+			return localsystem.Binaries{}, fmt.Errorf("git %s: %w\n%s", strings.Join(args, " "), err, output)
 		}
 	}
 	edit := exec.CommandContext(ctx, "go", "mod", "edit", "-json")
 	edit.Dir = tree
 	content, err := edit.Output()
 	if err != nil {
-		return stage.Binaries{}, fmt.Errorf("read go.mod of %s: %w", revision, err)
+		return localsystem.Binaries{}, fmt.Errorf("read go.mod of %s: %w", revision, err)
 	}
 	var module struct{ Toolchain string }
 	if err := json.Unmarshal(content, &module); err != nil {
-		return stage.Binaries{}, fmt.Errorf("read go.mod of %s: %w", revision, err)
+		return localsystem.Binaries{}, fmt.Errorf("read go.mod of %s: %w", revision, err)
 	}
 	release := cmp.Or(module.Toolchain, "local")
-	built := stage.Binaries{Controller: filepath.Join(u.dir, "stack-controller"), Agent: filepath.Join(u.dir, "agent")}
+	built := localsystem.Binaries{Controller: filepath.Join(u.dir, "stack-controller"), Agent: filepath.Join(u.dir, "agent")}
 	for path, pkg := range map[string]string{built.Controller: ".", built.Agent: "./cmd/agent"} {
 		command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", path, pkg)
 		command.Dir = tree
 		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN="+release)
 		if output, err := command.CombinedOutput(); err != nil {
-			return stage.Binaries{}, fmt.Errorf("build %s at %s: %w\n%s", pkg, revision, err, output)
+			return localsystem.Binaries{}, fmt.Errorf("build %s at %s: %w\n%s", pkg, revision, err, output)
 		}
 	}
 	return built, nil
 }
 
 // start starts the system with the build.
-func (u *upgrade) start(ctx context.Context, build stage.Binaries) (err error) {
+func (u *upgrade) start(ctx context.Context, build localsystem.Binaries) (err error) {
 	stub := filepath.Join(u.dir, "pulumi")
 	if err := os.Mkdir(filepath.Join(u.dir, "stacks"), 0o700); err != nil { // where the stub keeps its Stacks
 		return err
@@ -175,7 +175,7 @@ func (u *upgrade) start(ctx context.Context, build stage.Binaries) (err error) {
 	if err := tools.Compile(ctx, "stubpulumi", tools.RepositoryRoot(), "./tests/load/scale/stubpulumi", stub, []string{"-trimpath"}, nil); err != nil {
 		return err
 	}
-	u.system, err = stage.Start(ctx, stage.Options{
+	u.system, err = localsystem.Start(ctx, localsystem.Options{
 		Log: u.out, Pulumi: stub, Binaries: &build,
 		ControllerArgs: []string{"--max-operations=0", "--workspace-idle-timeout=3s", "--feature-gates=ExternalArtifact=true"},
 	})
@@ -190,7 +190,7 @@ func (u *upgrade) start(ctx context.Context, build stage.Binaries) (err error) {
 	if err != nil {
 		return err
 	}
-	u.artifacts = scene.ServeArtifacts()
+	u.artifacts = systemtest.ServeArtifacts()
 	u.sources = []*source{
 		u.gitRepository(), u.ociRepository(registry), u.bucket(store), u.externalArtifact(), u.gitServer(), u.program(),
 	}

@@ -16,10 +16,10 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/objectstore"
 	"github.com/stack-controller/stack-controller/tests/framework/ociregistry"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
 // hourly is an interval that the run does not wait for.
@@ -37,13 +37,13 @@ type source struct {
 
 // files returns a program whose output is the value.
 func files(project string, value int) gitserver.Files {
-	return scene.Program(project, "outputs:", fmt.Sprintf("  value: v%d", value))
+	return systemtest.Program(project, "outputs:", fmt.Sprintf("  value: v%d", value))
 }
 
 // enter creates a namespace with a Secret with the passphrase, and the objects.
 func (u *upgrade) enter(ctx context.Context, name string, objects ...client.Object) error {
-	secret := &corev1.Secret{StringData: map[string]string{stage.PassphraseKey: "passphrase"}}
-	secret.Name = stage.PassphraseSecret
+	secret := &corev1.Secret{StringData: map[string]string{localsystem.PassphraseKey: "passphrase"}}
+	secret.Name = localsystem.PassphraseSecret
 	namespace := &corev1.Namespace{Name: name}
 	if err := u.system.Client.Create(ctx, namespace); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (u *upgrade) fetch(ctx context.Context, source client.Object) error {
 
 func (u *upgrade) gitRepository() *source {
 	const name = "git-repository"
-	var app *stage.App
+	var app *localsystem.App
 	return &source{
 		name: name,
 		create: func(ctx context.Context) (stack *pulumiv1.Stack, err error) {
@@ -91,7 +91,7 @@ func (u *upgrade) ociRepository(registry *ociregistry.Registry) *source {
 		URL: registry.URL(name), Insecure: true, Interval: new(hourly), Reference: &sourcev1.OCIRepositoryRef{Tag: tag},
 	}}
 	push := func(ctx context.Context, value int) error {
-		layers := []ociregistry.Layer{{MediaType: ociregistry.ContentType, Content: scene.Packed(files(name, value))}}
+		layers := []ociregistry.Layer{{MediaType: ociregistry.ContentType, Content: systemtest.Packed(files(name, value))}}
 		_, err := registry.Push(ctx, name, tag, ociregistry.Artifact{Layers: layers})
 		return err
 	}
@@ -133,7 +133,7 @@ func (u *upgrade) externalArtifact() *source {
 	external := &sourcev1.ExternalArtifact{}
 	offer := func(ctx context.Context, value int) error {
 		before := external.DeepCopy()
-		external.Status.Artifact = u.artifacts.Put(fmt.Sprintf("v%d", value), scene.Packed(files(name, value)))
+		external.Status.Artifact = u.artifacts.Put(fmt.Sprintf("v%d", value), systemtest.Packed(files(name, value)))
 		external.Status.Conditions = []metav1.Condition{{
 			Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.SucceededReason, LastTransitionTime: metav1.Now(),
 		}}

@@ -17,13 +17,13 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 )
 
-// Find returns the names of all files of the stage, and of all objects except Secrets, that contain one of the values, in clear or encoded.
+// Find returns the names of all files of the system, and of all objects except Secrets, that contain one of the values, in clear or encoded.
 // It skips the directories of the named servers, to which the test gave the values, and always those of etcd, source-controller and the git
 // server.
-func Find(ctx context.Context, system *stage.Stage, servers []string, values ...string) ([]string, error) {
+func Find(ctx context.Context, system *localsystem.System, servers []string, values ...string) ([]string, error) {
 	servers = append([]string{"etcd", "source-controller", "git"}, servers...)
 	var found []string
 	err := filepath.WalkDir(system.Dir, func(path string, entry fs.DirEntry, err error) error {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 )
 
 const (
@@ -51,7 +51,7 @@ times`
 
 // barePod is a pod with the image and the resources of a workspace, in which the benchmark runs pulumi directly.
 type barePod struct {
-	system *podstage.Stage
+	system *podsystem.System
 	pod    *corev1.Pod
 	stacks []string // stacks that are updated at the same time
 }
@@ -60,7 +60,7 @@ type barePod struct {
 type bareUpdate struct{ wall, cpu time.Duration }
 
 // bareSpec returns a pod that does nothing, with the image, the resources and the privileges of a workspace pod.
-func bareSpec(system *podstage.Stage, namespace, name string) *corev1.Pod {
+func bareSpec(system *podsystem.System, namespace, name string) *corev1.Pod {
 	restricted := &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -97,7 +97,7 @@ func bareSpec(system *podstage.Stage, namespace, name string) *corev1.Pod {
 }
 
 // startBarePod creates the pod, waits until it is ready, and creates stacks in it: one, and as many more as are updated at once.
-func startBarePod(ctx context.Context, system *podstage.Stage, namespace string, many int, files gitserver.Files) (*barePod, error) {
+func startBarePod(ctx context.Context, system *podsystem.System, namespace string, many int, files gitserver.Files) (*barePod, error) {
 	b := &barePod{system: system, pod: bareSpec(system, namespace, "bare")}
 	for i := range many {
 		b.stacks = append(b.stacks, fmt.Sprintf("%s%d", sharedPrefix, i))

@@ -16,7 +16,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
 )
 
@@ -59,7 +59,7 @@ func (b *podBench) coldStarts(ctx context.Context) error {
 }
 
 // coldStart creates the Stack, follows it to its first success and removes it.
-func (b *podBench) coldStart(ctx context.Context, app *stage.App, stack *pulumiv1.Stack) (coldStart, error) {
+func (b *podBench) coldStart(ctx context.Context, app *localsystem.App, stack *pulumiv1.Stack) (coldStart, error) {
 	if err := b.calls().reset(); err != nil {
 		return coldStart{}, err
 	}

@@ -16,8 +16,8 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
 )
 
@@ -56,7 +56,7 @@ func (b *podBench) many(ctx context.Context) error {
 
 // warmMany does a first run and counts its requests to the API server. Reading the counters takes time that must not be in the measured
 // runs.
-func (b *podBench) warmMany(ctx context.Context, app *stage.App, names []string) error {
+func (b *podBench) warmMany(ctx context.Context, app *localsystem.App, names []string) error {
 	before, err := b.apiRequests(ctx)
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func (b *podBench) warmMany(ctx context.Context, app *stage.App, names []string)
 }
 
 // runMany does one run and adds its measurements to m.
-func (b *podBench) runMany(ctx context.Context, m *manyMeasured, app *stage.App, names []string, files gitserver.Files) error {
+func (b *podBench) runMany(ctx context.Context, m *manyMeasured, app *localsystem.App, names []string, files gitserver.Files) error {
 	one, err := b.bare.up(ctx, files)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (b *podBench) runMany(ctx context.Context, m *manyMeasured, app *stage.App,
 }
 
 // deployMany creates the Stacks and waits until they are ready.
-func (b *podBench) deployMany(ctx context.Context) (app *stage.App, names []string, err error) {
+func (b *podBench) deployMany(ctx context.Context) (app *localsystem.App, names []string, err error) {
 	app, stack, err := b.system.Provide(ctx, "many", program("first"))
 	if err != nil {
 		return nil, nil, err
@@ -119,7 +119,7 @@ func (b *podBench) deployMany(ctx context.Context) (app *stage.App, names []stri
 }
 
 // rollOutMany returns the time from the new artifact to the success of the last Stack.
-func (b *podBench) rollOutMany(ctx context.Context, app *stage.App, files gitserver.Files, names []string) (time.Duration, error) {
+func (b *podBench) rollOutMany(ctx context.Context, app *localsystem.App, files gitserver.Files, names []string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
 	rollouts, err := b.system.Rollouts(ctx, app, files, names...)
@@ -230,8 +230,8 @@ func isWorkspace(pod *corev1.Pod) bool { return strings.HasSuffix(pod.Name, "-wo
 
 // controllerOf returns the name of the pod's Deployment.
 func controllerOf(pod *corev1.Pod) string {
-	if strings.HasPrefix(pod.Name, podstage.ControllerName+"-") {
-		return podstage.ControllerName
+	if strings.HasPrefix(pod.Name, podsystem.ControllerName+"-") {
+		return podsystem.ControllerName
 	}
 	return "source-controller"
 }

@@ -19,8 +19,8 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
 )
 
@@ -57,7 +57,7 @@ const (
 // podBench measures the pod runtime on a cluster of its own.
 type podBench struct {
 	settings
-	system *podstage.Stage
+	system *podsystem.System
 	limits *measure.Limits
 	out    io.Writer
 	// bare is the pod in which the benchmark runs pulumi without stack-controller.
@@ -68,7 +68,7 @@ type podBench struct {
 
 // benchPods measures the pod runtime.
 func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
-	system, err := podstage.Start(ctx, podstage.Options{
+	system, err := podsystem.Start(ctx, podsystem.Options{
 		Log: out,
 		// The gate is for the tenant that causes as much load as it can.
 		ControllerArgs: []string{"--feature-gates=ExternalArtifact=true", fmt.Sprintf("--agent-image-volume=%t", s.agentVolume)},
@@ -88,7 +88,7 @@ func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.W
 
 // provide creates a namespace with a GitRepository that is ready, and returns a Stack for it that is not created yet. The Stack's calls of
 // pulumi are logged.
-func (b *podBench) provide(ctx context.Context, name string) (*stage.App, *pulumiv1.Stack, error) {
+func (b *podBench) provide(ctx context.Context, name string) (*localsystem.App, *pulumiv1.Stack, error) {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
 	app, stack, err := b.system.Provide(ctx, name, program("first"))
@@ -136,7 +136,7 @@ func named(stack *pulumiv1.Stack, name string) *pulumiv1.Stack {
 }
 
 // awaitSource waits until the app's GitRepository has an artifact.
-func (b *podBench) awaitSource(ctx context.Context, app *stage.App) error {
+func (b *podBench) awaitSource(ctx context.Context, app *localsystem.App) error {
 	for {
 		source := &sourcev1.GitRepository{}
 		if err := b.system.Client.Get(ctx, app.Key(), source); err != nil {
@@ -177,7 +177,7 @@ func (b *podBench) commits(ctx context.Context) error {
 }
 
 // deploy creates the Stacks and waits until all are ready.
-func (b *podBench) deploy(ctx context.Context, app *stage.App, stacks ...*pulumiv1.Stack) error {
+func (b *podBench) deploy(ctx context.Context, app *localsystem.App, stacks ...*pulumiv1.Stack) error {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
 	for _, stack := range stacks {
@@ -186,7 +186,7 @@ func (b *podBench) deploy(ctx context.Context, app *stage.App, stacks ...*pulumi
 		}
 	}
 	for _, stack := range stacks {
-		if _, err := b.system.WaitReady(ctx, &stage.App{Namespace: app.Namespace, Name: stack.Name}); err != nil {
+		if _, err := b.system.WaitReady(ctx, &localsystem.App{Namespace: app.Namespace, Name: stack.Name}); err != nil {
 			return err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -44,7 +44,7 @@ func benchRollouts(ctx context.Context, s settings, limits *measure.Limits, out 
 	if err != nil {
 		return err
 	}
-	system, err := stage.Start(ctx, stage.Options{Log: out, Pulumi: wrapped, ControllerArgs: []string{"--max-operations=0"}})
+	system, err := localsystem.Start(ctx, localsystem.Options{Log: out, Pulumi: wrapped, ControllerArgs: []string{"--max-operations=0"}})
 	if err != nil {
 		return err
 	}
@@ -73,8 +73,8 @@ func benchRollouts(ctx context.Context, s settings, limits *measure.Limits, out 
 
 // subject is a Stack that follows commits, and a function that runs a bare update of the same program and returns its duration.
 type subject struct {
-	apps  *stage.Apps
-	app   *stage.App
+	apps  *localsystem.Apps
+	app   *localsystem.App
 	calls *callLog
 	bare  func(context.Context, gitserver.Files) (time.Duration, error)
 }
@@ -173,7 +173,7 @@ const (
 )
 
 // benchDrift measures how long it takes to check many Stacks for drift, and what one check costs.
-func benchDrift(ctx context.Context, s settings, limits *measure.Limits, system *stage.Stage, bare *stage.Bare, namespace string, names []string, out io.Writer) error {
+func benchDrift(ctx context.Context, s settings, limits *measure.Limits, system *localsystem.System, bare *localsystem.Bare, namespace string, names []string, out io.Writer) error {
 	var one, all measure.Samples
 	for run := range min(s.runs, manyRuns) + 1 {
 		cpu, err := bare.LookForDrift(ctx)
@@ -203,7 +203,7 @@ func benchDrift(ctx context.Context, s settings, limits *measure.Limits, system 
 
 // checkAll requests a drift check of all the Stacks, and returns the time until all were checked. It uses a watch, because polling would
 // take a tenth of the processor time.
-func checkAll(ctx context.Context, system *stage.Stage, namespace string, names []string, token string) (time.Duration, error) {
+func checkAll(ctx context.Context, system *localsystem.System, namespace string, names []string, token string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, fleetPatience)
 	defer cancel()
 	watcher, err := system.Client.Watch(ctx, &pulumiv1.StackList{}, client.InNamespace(namespace))
@@ -244,7 +244,7 @@ const (
 // benchFleet measures many Stacks that follow one commit, beside bare updates. There are more Stacks than operations may run at the same
 // time. The agents call the CLI directly, without a wrapper.
 func benchFleet(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
-	system, err := stage.Start(ctx, stage.Options{Log: out, ControllerArgs: []string{"--max-operations=0"}})
+	system, err := localsystem.Start(ctx, localsystem.Options{Log: out, ControllerArgs: []string{"--max-operations=0"}})
 	if err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func benchFleet(ctx context.Context, s settings, limits *measure.Limits, out io.
 }
 
 // deployFleet creates Stacks that follow one GitRepository, and waits until all are ready.
-func deployFleet(ctx context.Context, system *stage.Stage, count int) (app *stage.App, names []string, err error) {
+func deployFleet(ctx context.Context, system *localsystem.System, count int) (app *localsystem.App, names []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fleetPatience)
 	defer cancel()
 	app, stack, err := system.Provide(ctx, "fleet", program("first"))
@@ -305,7 +305,7 @@ func deployFleet(ctx context.Context, system *stage.Stage, count int) (app *stag
 		}
 	}
 	for _, name := range names {
-		if _, err := system.WaitReady(ctx, &stage.App{Namespace: app.Namespace, Name: name, Repository: app.Repository}); err != nil {
+		if _, err := system.WaitReady(ctx, &localsystem.App{Namespace: app.Namespace, Name: name, Repository: app.Repository}); err != nil {
 			return nil, nil, err
 		}
 	}

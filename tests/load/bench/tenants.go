@@ -18,18 +18,18 @@ import (
 	"github.com/stack-controller/stack-controller/tests/e2e/tenancy/pressure"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
 	"github.com/stack-controller/stack-controller/tests/framework/images"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/ociregistry"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
 )
 
 const (
-	// victimName is the namespace of one tenant; greedyName and otherName are the namespaces of a greedy tenant.
-	victimName, greedyName, otherName = "tenant-victim", "tenant-greedy", "tenant-greedy-other"
-	// crowd is the number of Stacks of the greedy tenant, which creates other objects too.
+	// victimName is the namespace of one tenant; greedyName and otherName are the namespaces of a heavy tenant.
+	victimName, greedyName, otherName = "tenant-victim", "tenant-heavy", "tenant-heavy-other"
+	// crowd is the number of Stacks of the heavy tenant, which creates other objects too.
 	crowd = 1000
-	// pressureTime bounds the time until all load of the greedy tenant exists.
+	// pressureTime bounds the time until all load of the heavy tenant exists.
 	pressureTime = 5 * time.Minute
 )
 
@@ -43,7 +43,7 @@ func (b *podBench) tenants(ctx context.Context) error {
 	if err := b.deploy(ctx, app, named(stack, app.Name)); err != nil {
 		return err
 	}
-	greedy, other, err := b.greedyTenant(ctx)
+	heavy, other, err := b.heavyTenant(ctx)
 	if err != nil {
 		return err
 	}
@@ -53,19 +53,19 @@ func (b *podBench) tenants(ctx context.Context) error {
 		return err
 	}
 	quiet.print(b.out, "one commit, quiet")
-	beside, err := b.besidePressure(ctx, victim, greedy, other)
+	beside, err := b.besidePressure(ctx, victim, heavy, other)
 	if err != nil {
 		return err
 	}
 	beside.print(b.out, fmt.Sprintf("one commit, beside another tenant's %d Stacks, tarpits, bombs, archives and agents", crowd))
 	ratio := beside.rollout.Median().Seconds() / quiet.rollout.Median().Seconds()
 	fmt.Fprintf(b.out, "ratio to quiet: of a commit %.2f, of a bare update %.2f\n", ratio, beside.bare.Median().Seconds()/quiet.bare.Median().Seconds())
-	b.limits.Check("commit → succeeded beside a greedy tenant, beside a quiet system", ratio, maxTenantsRatio)
+	b.limits.Check("commit → succeeded beside a heavy tenant, beside a quiet system", ratio, maxTenantsRatio)
 	return b.controllerMemory(ctx)
 }
 
-// greedyTenant creates both namespaces of the greedy tenant, with a web server and a registry.
-func (b *podBench) greedyTenant(ctx context.Context) (greedy, other *pressure.Tenant, err error) {
+// heavyTenant creates both namespaces of the heavy tenant, with a web server and a registry.
+func (b *podBench) heavyTenant(ctx context.Context) (heavy, other *pressure.Tenant, err error) {
 	image, err := images.Program(ctx, "tests/e2e/tenancy/fakeagent", nil)
 	if err != nil {
 		return nil, nil, err
@@ -89,12 +89,12 @@ func (b *podBench) greedyTenant(ctx context.Context) (greedy, other *pressure.Te
 		}
 		tenants[name] = &pressure.Tenant{Client: client, Namespace: name, Image: image.Reference, Registry: registry}
 	}
-	greedy, other = tenants[greedyName], tenants[otherName]
-	if err := greedy.Serve(ctx); err != nil {
+	heavy, other = tenants[greedyName], tenants[otherName]
+	if err := heavy.Serve(ctx); err != nil {
 		return nil, nil, err
 	}
-	other.Web = greedy.Web
-	return greedy, other, nil
+	other.Web = heavy.Web
+	return heavy, other, nil
 }
 
 // tenantClient returns the client of an account that may do everything in the namespace. The administrator's client would not show the
@@ -117,21 +117,21 @@ func (b *podBench) tenantClient(ctx context.Context, namespace string) (client.C
 	// The requests of one tenant to an API server that shares two processors with everything else slow down other tenants even without the
 	// controller: with 200 requests per second, a bare "pulumi up" takes 2.5 times as long.
 	config.QPS, config.Burst = 50, 100
-	return stage.NewClient(config)
+	return localsystem.NewClient(config)
 }
 
-// besidePressure measures commits, and which programs use the machine, while the greedy tenant causes as much load as it can.
-func (b *podBench) besidePressure(ctx context.Context, victim subject, greedy, other *pressure.Tenant) (measured *measurements, err error) {
+// besidePressure measures commits, and which programs use the machine, while the heavy tenant causes as much load as it can.
+func (b *podBench) besidePressure(ctx context.Context, victim subject, heavy, other *pressure.Tenant) (measured *measurements, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	begun, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- greedy.All(ctx, crowd, func() { close(begun) }, other) }()
+	go func() { ended <- heavy.All(ctx, crowd, func() { close(begun) }, other) }()
 	select {
 	case <-begun:
 	case err := <-ended:
 		return nil, err
 	case <-time.After(pressureTime):
-		return nil, errors.New("it takes too long to create what a greedy tenant has")
+		return nil, errors.New("it takes too long to create what a heavy tenant has")
 	}
 	err = b.account(ctx, victim.app.Namespace, func() (err error) {
 		measured, err = measureCommits(ctx, "beside", b.runs, victim)
@@ -170,7 +170,7 @@ func (b *podBench) account(ctx context.Context, namespace string, call func() er
 // controllerMemory prints how much of its memory limit the controller has used, and fails if the controller was restarted.
 func (b *podBench) controllerMemory(ctx context.Context) error {
 	pods := &corev1.PodList{}
-	if err := b.system.Client.List(ctx, pods, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podstage.ControllerName}); err != nil {
+	if err := b.system.Client.List(ctx, pods, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podsystem.ControllerName}); err != nil {
 		return fmt.Errorf("list the controller's pods: %w", err)
 	}
 	for i := range pods.Items {

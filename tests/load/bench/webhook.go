@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
 )
 
@@ -30,7 +30,7 @@ const (
 
 // benchWebhook measures commits that a git server announces to a Receiver of notification-controller.
 func benchWebhook(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
-	system, err := stage.Start(ctx, stage.Options{WithNotificationController: true, Log: out})
+	system, err := localsystem.Start(ctx, localsystem.Options{WithNotificationController: true, Log: out})
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func benchWebhook(ctx context.Context, s settings, limits *measure.Limits, out i
 }
 
 // createReceiver creates a Receiver for the app's GitRepository, and returns the URL of its webhook.
-func createReceiver(ctx context.Context, system *stage.Stage, app *stage.App) (url string, err error) {
+func createReceiver(ctx context.Context, system *localsystem.System, app *localsystem.App) (url string, err error) {
 	secret := &corev1.Secret{
 		Namespace: app.Namespace, Name: "webhook", StringData: map[string]string{"token": webhookToken},
 	}

@@ -15,7 +15,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/load/faults/campaign"
 )
 
@@ -31,7 +31,7 @@ const (
 // target is what a fault can hit.
 type target struct {
 	*campaign.Target
-	*scene
+	*fixture
 }
 
 // injection starts a fault.
@@ -40,7 +40,7 @@ type injection = func(context.Context, *target) (campaign.Heal, error)
 // hitting adapts an injection to the campaign.
 func hitting(inject injection) func(context.Context, *campaign.Target) (campaign.Heal, error) {
 	return func(ctx context.Context, on *campaign.Target) (campaign.Heal, error) {
-		return inject(ctx, &target{Target: on, scene: on.World.System.(*scene)})
+		return inject(ctx, &target{Target: on, fixture: on.Environment.System.(*fixture)})
 	}
 }
 
@@ -178,7 +178,7 @@ func deleteLease(ctx context.Context, on *target) (campaign.Heal, error) {
 	if err != nil {
 		return heal, err
 	}
-	lease := &coordinationv1.Lease{Namespace: stage.Namespace, Name: leaseName}
+	lease := &coordinationv1.Lease{Namespace: localsystem.Namespace, Name: leaseName}
 	return heal, on.Remove(ctx, lease)
 }
 
@@ -186,10 +186,10 @@ func deleteLease(ctx context.Context, on *target) (campaign.Heal, error) {
 const leaseName = "stack-controller-leader-election"
 
 // awaitLeader waits until a leader has renewed the lease after since.
-func (s *scene) awaitLeader(ctx context.Context, since time.Time) error {
+func (s *fixture) awaitLeader(ctx context.Context, since time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, campaign.Insistence)
 	defer cancel()
-	key := client.ObjectKey{Namespace: stage.Namespace, Name: leaseName}
+	key := client.ObjectKey{Namespace: localsystem.Namespace, Name: leaseName}
 	for {
 		lease := &coordinationv1.Lease{}
 		err := s.Client.Get(ctx, key, lease)
@@ -217,12 +217,12 @@ func deleteSecret(ctx context.Context, on *target) (campaign.Heal, error) {
 	victim := on.Any()
 	secret := func() *corev1.Secret {
 		return &corev1.Secret{
-			Namespace: victim.Namespace, Name: stage.PassphraseSecret,
-			StringData: map[string]string{stage.PassphraseKey: passphrase},
+			Namespace: victim.Namespace, Name: localsystem.PassphraseSecret,
+			StringData: map[string]string{localsystem.PassphraseKey: passphrase},
 		}
 	}
 	return func(ctx context.Context) error {
-		return victim.Tolerate(on.Insist(ctx, func(ctx context.Context) error { return on.Client.Create(ctx, secret()) }))
+		return victim.Tolerate(on.Retry(ctx, func(ctx context.Context) error { return on.Client.Create(ctx, secret()) }))
 	}, on.Remove(ctx, secret())
 }
 
@@ -230,7 +230,7 @@ func deleteSecret(ctx context.Context, on *target) (campaign.Heal, error) {
 func deleteUpdate(ctx context.Context, on *target) (campaign.Heal, error) {
 	return nil, on.Hunt(ctx, hunt, func(a *campaign.App) (bool, error) {
 		updates := &autov1alpha1.UpdateList{}
-		if err := on.Insist(ctx, func(ctx context.Context) error {
+		if err := on.Retry(ctx, func(ctx context.Context) error {
 			return on.Client.List(ctx, updates, client.InNamespace(a.Namespace))
 		}); err != nil {
 			return false, err
@@ -292,8 +292,8 @@ func moveTimes(ctx context.Context, on *target) (campaign.Heal, error) {
 }
 
 // moveTimes sets the times in the status of a failed Stack, and reports whether it did.
-func (s *scene) moveTimes(ctx context.Context, a *campaign.App, to time.Time) (moved bool, err error) {
-	err = s.Insist(ctx, func(ctx context.Context) error {
+func (s *fixture) moveTimes(ctx context.Context, a *campaign.App, to time.Time) (moved bool, err error) {
+	err = s.Retry(ctx, func(ctx context.Context) error {
 		stack := &pulumiv1.Stack{}
 		if err := s.Client.Get(ctx, a.Key(), stack); err != nil {
 			return err

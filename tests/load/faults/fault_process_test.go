@@ -34,13 +34,13 @@ var processFaults = []campaign.Fault{
 const hunt = 3 * time.Second
 
 // workspaceDir returns the directory in which the process runtime keeps the files of the app's agent.
-func (s *scene) workspaceDir(a *campaign.App) string {
+func (s *fixture) workspaceDir(a *campaign.App) string {
 	sum := sha256.Sum256([]byte(a.Key().String()))
 	return filepath.Join(s.system.Dir, "data", "workspaces", hex.EncodeToString(sum[:])[:12])
 }
 
 // agent returns the recorded process of the app's agent, or the zero value when none is recorded. The record outlives the agent.
-func (s *scene) agent(a *campaign.App) procfs.Identity {
+func (s *fixture) agent(a *campaign.App) procfs.Identity {
 	content, err := os.ReadFile(filepath.Join(s.workspaceDir(a), "workspace.json"))
 	if err != nil {
 		return procfs.Identity{}
@@ -59,7 +59,7 @@ func running(process procfs.Identity) procfs.Identity {
 }
 
 // pulumiProcess returns the pulumi process that the app's agent runs, or the zero value when there is none.
-func (s *scene) pulumiProcess(a *campaign.App) procfs.Identity {
+func (s *fixture) pulumiProcess(a *campaign.App) procfs.Identity {
 	agent := running(s.agent(a))
 	if agent.PID == 0 {
 		return agent
@@ -179,14 +179,14 @@ func (t *target) occupy(ctx context.Context, id int) error {
 }
 
 // keep keeps the bystander running as long as its thread may matter.
-func (s *scene) keep(bystander *exec.Cmd) {
+func (s *fixture) keep(bystander *exec.Cmd) {
 	if s.bystanders = append(s.bystanders, bystander); len(s.bystanders) > maxBystanders {
 		end(s.bystanders[0])
 		s.bystanders = s.bystanders[1:]
 	}
 }
 
-func (s *scene) endBystanders() {
+func (s *fixture) endBystanders() {
 	for _, bystander := range s.bystanders {
 		end(bystander)
 	}

@@ -163,10 +163,10 @@ func isIsolated() bool { return os.Getenv(isolationVariable) == isolated }
 // diskSize is enough for a few Stacks, and small enough to be filled quickly, in bytes.
 const diskSize = 256 << 20
 
-func (s *scene) dataDir() string { return filepath.Join(s.system.Dir, "data") }
+func (s *fixture) dataDir() string { return filepath.Join(s.system.Dir, "data") }
 
 // mountDisk mounts a small file system for the artifacts and the workspaces, where that is possible.
-func (s *scene) mountDisk() error {
+func (s *fixture) mountDisk() error {
 	if !isIsolated() {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (s *scene) mountDisk() error {
 }
 
 // unmountDisk unmounts lazily: agents that are running keep their open files.
-func (s *scene) unmountDisk() {
+func (s *fixture) unmountDisk() {
 	if isIsolated() {
 		_ = unix.Unmount(s.dataDir(), unix.MNT_DETACH)
 	}

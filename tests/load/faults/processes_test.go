@@ -185,9 +185,9 @@ func leaveProcess(t *testing.T) *supervise.Process {
 	content, err := os.ReadFile("/bin/sleep")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.WriteFile(name, content, 0o700)).To(Succeed())
-	process, err := world.system.ControlPlane.Supervisor().Run(supervise.Command{
-		Name: "pulumi-left", Path: name, Args: []string{"600"}, Env: []string{"PULUMI_HOME=" + world.dataDir() + "/home"},
-		Log: filepath.Join(world.system.Dir, "left.log"),
+	process, err := environment.system.ControlPlane.Supervisor().Run(supervise.Command{
+		Name: "pulumi-left", Path: name, Args: []string{"600"}, Env: []string{"PULUMI_HOME=" + environment.dataDir() + "/home"},
+		Log: filepath.Join(environment.system.Dir, "left.log"),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = process.Stop(0) }) // an error means that it was stopped
@@ -200,68 +200,68 @@ func TestAnUpdateLeftOverAndAnOldCommitAreSeen(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	apps := make([]*campaign.App, 1)
-	g.Expect(world.Renew(ctx, apps, "left")).To(Succeed())
+	g.Expect(environment.Renew(ctx, apps, "left")).To(Succeed())
 	a := apps[0]
-	g.Expect(world.Audit(apps)).To(Succeed())
-	g.Expect(world.main.stop()).To(Succeed())
+	g.Expect(environment.Audit(apps)).To(Succeed())
+	g.Expect(environment.main.stop()).To(Succeed())
 
 	update := &autov1alpha1.Update{
 		Namespace: a.Namespace, Name: "left-over",
 		Spec: autov1alpha1.UpdateSpec{WorkspaceName: a.Name, StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
 	}
-	g.Expect(world.Client.Create(ctx, update)).To(Succeed())
-	g.Expect(world.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("Update left-over is")))
-	g.Expect(world.Client.Delete(ctx, update)).To(Succeed())
-	g.Expect(world.CheckConverged(ctx, apps)).To(Succeed())
+	g.Expect(environment.Client.Create(ctx, update)).To(Succeed())
+	g.Expect(environment.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("Update left-over is")))
+	g.Expect(environment.Client.Delete(ctx, update)).To(Succeed())
+	g.Expect(environment.CheckConverged(ctx, apps)).To(Succeed())
 
 	stack := &pulumiv1.Stack{}
-	g.Expect(world.Client.Get(ctx, a.Key(), stack)).To(Succeed())
+	g.Expect(environment.Client.Get(ctx, a.Key(), stack)).To(Succeed())
 	digest := stack.Status.LastUpdate.LastSuccessfulCommit
 	stack.Status.LastUpdate.LastSuccessfulCommit = "sha256:old"
-	g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
-	g.Expect(world.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("with another update than that of the last change")))
+	g.Expect(environment.Client.Status().Update(ctx, stack)).To(Succeed())
+	g.Expect(environment.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("with another update than that of the last change")))
 	stack.Status.LastUpdate.LastSuccessfulCommit = digest
-	g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
-	g.Expect(world.CheckConverged(ctx, apps)).To(Succeed())
+	g.Expect(environment.Client.Status().Update(ctx, stack)).To(Succeed())
+	g.Expect(environment.CheckConverged(ctx, apps)).To(Succeed())
 
 	a.Expect("unheard")
-	g.Expect(world.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("the request is not handled")))
+	g.Expect(environment.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("the request is not handled")))
 	a.Expect("")
 	g.Expect(a.Push(func() {})).To(Succeed())
-	g.Expect(world.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("there is no artifact of commit")))
+	g.Expect(environment.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("there is no artifact of commit")))
 
-	before := world.main.started()
-	world.main.start(world.ctx)
-	g.Expect(world.main.awaitStart(context.WithoutCancel(ctx), before)).To(Succeed())
+	before := environment.main.started()
+	environment.main.start(environment.ctx)
+	g.Expect(environment.main.awaitStart(context.WithoutCancel(ctx), before)).To(Succeed())
 	g.Expect(a.Remove(ctx)).To(Succeed())
-	g.Expect(world.AwaitConvergence(ctx, apps)).To(Succeed())
+	g.Expect(environment.AwaitConvergence(ctx, apps)).To(Succeed())
 }
 
 // A run that leaves anything behind does not count as converged.
 func TestLeftoversAreSeen(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
-	g.Expect(world.CheckConverged(ctx, nil)).To(Succeed())
+	g.Expect(environment.CheckConverged(ctx, nil)).To(Succeed())
 
-	lock := filepath.Join(world.backend(), ".pulumi", "locks", "organization", "nobody", "dev", "1.json")
+	lock := filepath.Join(environment.backend(), ".pulumi", "locks", "organization", "nobody", "dev", "1.json")
 	g.Expect(os.MkdirAll(filepath.Dir(lock), 0o700)).To(Succeed())
 	g.Expect(os.WriteFile(lock, nil, 0o600)).To(Succeed())
-	g.Expect(world.CheckConverged(ctx, nil)).To(MatchError(ContainSubstring("locks in the backend")))
+	g.Expect(environment.CheckConverged(ctx, nil)).To(MatchError(ContainSubstring("locks in the backend")))
 	g.Expect(os.Remove(lock)).To(Succeed())
 
 	process := leaveProcess(t)
 	// The call that starts a program may return before the process has the name and the environment of the program.
-	check := func() error { return world.CheckConverged(ctx, nil) }
+	check := func() error { return environment.CheckConverged(ctx, nil) }
 	g.Eventually(check).Should(MatchError(And(ContainSubstring("processes"), ContainSubstring("pulumi-left"))))
 	g.Expect(process.Stop(0)).To(Succeed())
-	g.Expect(world.CheckConverged(ctx, nil)).To(Succeed())
+	g.Expect(environment.CheckConverged(ctx, nil)).To(Succeed())
 }
 
 // Unconverged adds no conditions: a Stack whose agent is a process does not need a ready Workspace.
-func (s *scene) Unconverged(context.Context, *campaign.App, bool) error { return nil }
+func (s *fixture) Unconverged(context.Context, *campaign.App, bool) error { return nil }
 
 // LeftBehind returns an error if there are locks in the backend or pulumi processes, except for those of failed runs.
-func (s *scene) LeftBehind([]*campaign.App) error {
+func (s *fixture) LeftBehind([]*campaign.App) error {
 	if locks := s.locks(); len(locks) > 0 {
 		return campaign.NotConverged("locks in the backend: %v", locks)
 	}
@@ -272,19 +272,21 @@ func (s *scene) LeftBehind([]*campaign.App) error {
 }
 
 // Works reports whether a pulumi process uses the directory of the Stack's agent.
-func (s *scene) Works(a *campaign.App) bool { return len(pulumiProcesses(s.workspaceDir(a), nil)) > 0 }
+func (s *fixture) Works(a *campaign.App) bool {
+	return len(pulumiProcesses(s.workspaceDir(a), nil)) > 0
+}
 
 // Prepare has nothing to do: the system is still running.
-func (s *scene) Prepare(context.Context, []*campaign.App) error { return nil }
+func (s *fixture) Prepare(context.Context, []*campaign.App) error { return nil }
 
 // CheckInvariants adds no checks.
-func (s *scene) CheckInvariants() error { return nil }
+func (s *fixture) CheckInvariants() error { return nil }
 
 // Explain has nothing to add.
-func (s *scene) Explain(context.Context, *campaign.App) string { return "" }
+func (s *fixture) Explain(context.Context, *campaign.App) string { return "" }
 
 // locks returns the locks in the backend.
-func (s *scene) locks() []string {
+func (s *fixture) locks() []string {
 	abandoned := s.Abandoned()
 	var found []string
 	_ = filepath.WalkDir(filepath.Join(s.backend(), ".pulumi", "locks"), func(path string, entry os.DirEntry, err error) error {
@@ -297,8 +299,8 @@ func (s *scene) locks() []string {
 	return found
 }
 
-// processes returns the pulumi processes of this world, including plugins.
-func (s *scene) processes() []string {
+// processes returns the pulumi processes of this environment, including plugins.
+func (s *fixture) processes() []string {
 	var others []string
 	for _, a := range s.Abandoned() {
 		others = append(others, s.workspaceDir(a))
@@ -307,7 +309,7 @@ func (s *scene) processes() []string {
 }
 
 // Pulumi runs the CLI by hand, in a project of the app's name.
-func (s *scene) Pulumi(ctx context.Context, a *campaign.App, args ...string) error {
+func (s *fixture) Pulumi(ctx context.Context, a *campaign.App, args ...string) error {
 	dir, err := os.MkdirTemp(s.system.Dir, "by-hand-")
 	if err != nil {
 		return err

@@ -32,19 +32,19 @@ func TestRestartWithManyReadyStacksIsQuiet(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	const name = "quiet"
-	app, template, err := world.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": "name: quiet\nruntime: yaml\n"})
+	app, template, err := environment.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": "name: quiet\nruntime: yaml\n"})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(world.Client.Create(ctx, template.DeepCopy())).To(Succeed())
+	g.Expect(environment.Client.Create(ctx, template.DeepCopy())).To(Succeed())
 	waitCtx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	deployed, err := world.WaitReady(waitCtx, app)
+	deployed, err := environment.WaitReady(waitCtx, app)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	g.Expect(world.main.stop()).To(Succeed())
+	g.Expect(environment.main.stop()).To(Succeed())
 	running := false
 	defer func() {
 		if !running {
-			world.main.start(world.ctx)
+			environment.main.start(environment.ctx)
 		}
 	}()
 	for i := 1; i < readyStacks; i++ {
@@ -53,18 +53,18 @@ func TestRestartWithManyReadyStacksIsQuiet(t *testing.T) {
 		stack.Spec.Stack = stack.Name
 		stack.Finalizers = deployed.Finalizers
 		stack.Annotations = deployed.Annotations
-		g.Expect(world.Client.Create(ctx, stack)).To(Succeed())
+		g.Expect(environment.Client.Create(ctx, stack)).To(Succeed())
 		deployed.Status.DeepCopyInto(&stack.Status)
-		g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
+		g.Expect(environment.Client.Status().Update(ctx, stack)).To(Succeed())
 	}
 	for attempt := range 3 {
 		before := versions(ctx, g, name)
-		starts := world.main.started()
+		starts := environment.main.started()
 		start := time.Now()
-		world.main.start(world.ctx)
+		environment.main.start(environment.ctx)
 		running = true
-		g.Expect(world.main.awaitStart(ctx, starts)).To(Succeed())
-		_, metrics := world.main.current()
+		g.Expect(environment.main.awaitStart(ctx, starts)).To(Succeed())
+		_, metrics := environment.main.current()
 		g.Eventually(func(g Gomega) {
 			done, waiting := reconciles(ctx, g, metrics)
 			g.Expect(done).To(BeNumerically(">=", readyStacks))
@@ -83,7 +83,7 @@ func TestRestartWithManyReadyStacksIsQuiet(t *testing.T) {
 		g.Expect(writes).To(BeZero())
 		g.Expect(took).To(BeNumerically("<", time.Minute))
 		if attempt < 2 {
-			g.Expect(world.main.stop()).To(Succeed())
+			g.Expect(environment.main.stop()).To(Succeed())
 			running = false
 		}
 	}
@@ -93,7 +93,7 @@ func TestRestartWithManyReadyStacksIsQuiet(t *testing.T) {
 func versions(ctx context.Context, g Gomega, namespace string) map[string]string {
 	found := map[string]string{}
 	for _, list := range []client.ObjectList{&pulumiv1.StackList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}} {
-		g.Expect(world.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
+		g.Expect(environment.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
 		switch list := list.(type) {
 		case *pulumiv1.StackList:
 			for _, object := range list.Items {

@@ -16,9 +16,9 @@ const (
 )
 
 func TestRandomFaults(t *testing.T) {
-	var systems []*campaign.World
-	for _, s := range worlds {
-		systems = append(systems, s.World)
+	var systems []*campaign.Environment
+	for _, s := range environments {
+		systems = append(systems, s.Environment)
 	}
 	plan := &campaign.Plan{Stacks: stacks, Calm: true, Changes: []campaign.Change{
 		campaign.Commit, campaign.Commit, campaign.Rework, campaign.TenCommits, campaign.Edit, campaign.Request, campaign.LookForDrift, campaign.Delete,
@@ -31,7 +31,7 @@ func TestRandomFaults(t *testing.T) {
 		return
 	}
 	page := fmt.Sprintf(reportHead, result.Runs, options.Seed, stacks, len(result.Outcomes), len(result.Injected()), result.Checked,
-		result.Helped(), len(worlds), result.Took.Minutes(), result.Planned) + result.Table() + reportFoot
+		result.Helped(), len(environments), result.Took.Minutes(), result.Planned) + result.Table() + reportFoot
 	if err := os.WriteFile(options.Report, []byte(page), 0o644); err != nil {
 		t.Error(err)
 	}
@@ -65,7 +65,7 @@ The table shows the time from the last change, or from the end of the last fault
 expected state, including the updates. The machine ran %[8]d such systems at the same time, and needed %.0[9]f minutes for all runs. The
 Stacks have ` + "`retryInterval: 2s`" + `. Without it, a failed update is retried after 10 seconds. A run with two faults counts for both.
 
-` + "```sh\nmake faults SEED=%[2]d RUNS=%[1]d WORLDS=%[8]d\n```" + `
+` + "```sh\nmake faults SEED=%[2]d RUNS=%[1]d ENVIRONMENTS=%[8]d\n```" + `
 
 | fault | recovered runs | median | worst |
 |---|---|---|---|

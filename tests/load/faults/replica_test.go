@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/supervise"
 	"github.com/stack-controller/stack-controller/tests/load/faults/campaign"
 )
@@ -23,7 +23,7 @@ const (
 // replica is a process of stack-controller that is restarted whenever it ends, like the container of a pod.
 type replica struct {
 	name   string
-	system *stage.Stage
+	system *localsystem.System
 	flags  []string
 
 	cancel context.CancelFunc

@@ -31,18 +31,18 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	const name = "restarted"
-	dir := filepath.Join(world.system.Dir, "journals", name)
+	dir := filepath.Join(environment.system.Dir, "journals", name)
 	g.Expect(os.MkdirAll(dir, 0o700)).To(Succeed())
-	released := filepath.Join(world.system.Dir, name+"-released")
+	released := filepath.Join(environment.system.Dir, name+"-released")
 	program := fmt.Sprintf("name: %s\nruntime: yaml\nresources:\n  r:\n    type: test:index:Sleep\n"+
 		"    properties: {until: \"%s\", journal: \"%s/${pulumi.stack}\"}\n    options: {version: 0.1.0}\n", name, released, dir)
-	_, template, err := world.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": program})
+	_, template, err := environment.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": program})
 	g.Expect(err).NotTo(HaveOccurred())
 	for i := range manyUpdates {
 		stack := template.DeepCopy()
 		stack.Name = fmt.Sprintf("%s-%d", name, i)
 		stack.Spec.Stack = stack.Name
-		g.Expect(world.Client.Create(ctx, stack)).To(Succeed())
+		g.Expect(environment.Client.Create(ctx, stack)).To(Succeed())
 	}
 	journals := func() int {
 		files, _ := filepath.Glob(filepath.Join(dir, "*"))
@@ -52,9 +52,9 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 
 	during := 0
 	for i := range manyRestarts {
-		before := world.main.started()
-		g.Expect(world.main.signal([]syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[i%2])).To(Succeed())
-		g.Expect(world.main.awaitStart(ctx, before)).To(Succeed())
+		before := environment.main.started()
+		g.Expect(environment.main.signal([]syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[i%2])).To(Succeed())
+		g.Expect(environment.main.awaitStart(ctx, before)).To(Succeed())
 		if running := countRunning(ctx, g, name); running > 0 {
 			during++
 		}
@@ -66,16 +66,16 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 
 	g.Eventually(func(g Gomega) {
 		stacks := &pulumiv1.StackList{}
-		g.Expect(world.Client.List(ctx, stacks, client.InNamespace(name))).To(Succeed())
+		g.Expect(environment.Client.List(ctx, stacks, client.InNamespace(name))).To(Succeed())
 		for _, stack := range stacks.Items {
 			g.Expect(conditions.IsReady(&stack)).To(BeTrue(), "%s: %v", stack.Name, stack.Status.Conditions)
 		}
 		g.Expect(stacks.Items).To(HaveLen(manyUpdates))
 		g.Expect(countRunning(ctx, g, name)).To(BeZero())
-		g.Expect(world.locks()).To(BeEmpty())
+		g.Expect(environment.locks()).To(BeEmpty())
 	}).WithContext(ctx).WithTimeout(2 * patience).WithPolling(5 * campaign.PollInterval).Should(Succeed())
 	updates := &autov1alpha1.UpdateList{}
-	g.Expect(world.Client.List(ctx, updates, client.InNamespace(name))).To(Succeed())
+	g.Expect(environment.Client.List(ctx, updates, client.InNamespace(name))).To(Succeed())
 	g.Expect(updates.Items).To(HaveLen(manyUpdates))
 	for _, update := range updates.Items {
 		g.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), update.Status.Message)
@@ -83,7 +83,7 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(strings.Fields(string(content))).To(Equal([]string{"create", "start", "create", "end"}))
 	}
-	_, problems := world.Problems()
+	_, problems := environment.Problems()
 	g.Expect(problems).NotTo(HaveOccurred())
 	t.Logf("%d updates succeeded, each of them ran once, after %d restarts", len(updates.Items), manyRestarts)
 }
@@ -91,7 +91,7 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 // countRunning returns how many Updates of the namespace have not ended.
 func countRunning(ctx context.Context, g Gomega, namespace string) int {
 	updates := &autov1alpha1.UpdateList{}
-	g.Expect(world.Client.List(ctx, updates, client.InNamespace(namespace))).To(Succeed())
+	g.Expect(environment.Client.List(ctx, updates, client.InNamespace(namespace))).To(Succeed())
 	count := 0
 	for _, update := range updates.Items {
 		if !update.IsComplete() {

@@ -17,8 +17,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/programs"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/load/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/tools"
@@ -29,14 +29,14 @@ const logLines = 60
 
 var (
 	options    campaign.Options
-	worldCount = flag.Int("worlds", 2, "how many worlds play the runs, 1 to 8; each takes about a gigabyte of memory")
+	worldCount = flag.Int("environments", 2, "how many environments play the runs, 1 to 8; each takes about a gigabyte of memory")
 )
 
-// worlds are the systems that the runs use. There is at least one.
-var worlds []*scene
+// environments are the systems that the runs use. There is at least one.
+var environments []*fixture
 
-// world is the system of the tests that need only one.
-var world *scene
+// environment is the system of the tests that need only one.
+var environment *fixture
 
 func TestMain(m *testing.M) {
 	beBystander()
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if *worldCount < 1 || *worldCount > 8 {
-		fmt.Fprintln(os.Stderr, "-worlds must be from 1 to 8")
+		fmt.Fprintln(os.Stderr, "-environments must be from 1 to 8")
 		os.Exit(2)
 	}
 	os.Exit(play(m))
@@ -69,9 +69,9 @@ func play(m *testing.M) (code int) {
 		return 1
 	}
 	defer func() {
-		for _, s := range worlds {
+		for _, s := range environments {
 			if code != 0 {
-				fmt.Fprintf(os.Stderr, "the last that the controller of world %d logged:\n%s\n", s.Number,
+				fmt.Fprintf(os.Stderr, "the last that the controller of environment %d logged:\n%s\n", s.Number,
 					controlplane.Tail(s.system.ControllerLog(), logLines))
 				s.KeepLogs("")
 			}
@@ -81,25 +81,25 @@ func play(m *testing.M) (code int) {
 			}
 		}
 	}()
-	if err := startWorlds(ctx, *worldCount, cli); err != nil {
+	if err := startEnvironments(ctx, *worldCount, cli); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	world = worlds[0]
+	environment = environments[0]
 	return m.Run()
 }
 
-// startWorlds starts count worlds at the same time. When it fails, worlds contains those that were started nevertheless, so that they can
+// startEnvironments starts count environments at the same time. When it fails, environments contains those that were started nevertheless, so that they can
 // be stopped.
-func startWorlds(ctx context.Context, count int, cli string) error {
-	started := make([]*scene, count)
+func startEnvironments(ctx context.Context, count int, cli string) error {
+	started := make([]*fixture, count)
 	failed := make([]error, count)
 	var starting sync.WaitGroup
 	for i := range count {
-		starting.Go(func() { started[i], failed[i] = startWorld(ctx, i+1, cli) })
+		starting.Go(func() { started[i], failed[i] = startEnvironment(ctx, i+1, cli) })
 	}
 	starting.Wait()
-	worlds = slices.DeleteFunc(started, func(s *scene) bool { return s == nil })
+	environments = slices.DeleteFunc(started, func(s *fixture) bool { return s == nil })
 	return errors.Join(failed...)
 }
 
@@ -134,22 +134,22 @@ exec %[3]s "$@"
 
 var (
 	nextMu     sync.Mutex
-	nextBinary *stage.Binaries
+	nextBinary *localsystem.Binaries
 )
 
-// nextBuild returns a build of controller and agent with another version. All worlds share it.
-func nextBuild(ctx context.Context) (stage.Binaries, error) {
+// nextBuild returns a build of controller and agent with another version. All environments share it.
+func nextBuild(ctx context.Context) (localsystem.Binaries, error) {
 	nextMu.Lock()
 	defer nextMu.Unlock()
 	if nextBinary != nil {
 		return *nextBinary, nil
 	}
-	dir := filepath.Join(world.system.Dir, "next")
-	next := stage.Binaries{Controller: filepath.Join(dir, "stack-controller"), Agent: filepath.Join(dir, "agent")}
+	dir := filepath.Join(environment.system.Dir, "next")
+	next := localsystem.Binaries{Controller: filepath.Join(dir, "stack-controller"), Agent: filepath.Join(dir, "agent")}
 	flags := []string{"-buildvcs=false", "-trimpath", "-ldflags=-X main.version=v99.0.0-next"}
 	for path, pkg := range map[string]string{next.Controller: ".", next.Agent: "./cmd/agent"} {
 		if err := tools.Compile(ctx, filepath.Base(path), tools.RepositoryRoot(), pkg, path, flags, nil); err != nil {
-			return stage.Binaries{}, err
+			return localsystem.Binaries{}, err
 		}
 	}
 	nextBinary = &next
@@ -157,7 +157,7 @@ func nextBuild(ctx context.Context) (stage.Binaries, error) {
 }
 
 // use replaces the executables of the command.
-func (c *commandLine) use(binaries stage.Binaries) {
+func (c *commandLine) use(binaries localsystem.Binaries) {
 	c.args[0] = binaries.Controller
 	c.setFlag(agentPathFlag, binaries.Agent)
 }

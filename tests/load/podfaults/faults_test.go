@@ -17,7 +17,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/load/faults/campaign"
 )
 
@@ -38,7 +38,7 @@ var (
 // target is what a fault can hit.
 type target struct {
 	*campaign.Target
-	*scene
+	*fixture
 	// victim is the app with an operation in the phase that the fault has to hit.
 	victim *campaign.App
 }
@@ -46,7 +46,7 @@ type target struct {
 // on adapts an injection to the campaign. The injection hits an app with an operation in the phase of the event.
 func on(inject func(context.Context, *target) (campaign.Heal, error)) func(context.Context, *campaign.Target) (campaign.Heal, error) {
 	return func(ctx context.Context, of *campaign.Target) (campaign.Heal, error) {
-		t := &target{Target: of, scene: of.World.System.(*scene)}
+		t := &target{Target: of, fixture: of.Environment.System.(*fixture)}
 		t.chase(ctx)
 		heal, err := inject(ctx, t)
 		if heal == nil {
@@ -139,7 +139,7 @@ func upgradeController(ctx context.Context, on *target) (campaign.Heal, error) {
 	on.next = !on.next
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"manager","image":%q,"env":[{"name":"AGENT_IMAGE","value":%q}]}]}}}}`,
 		controller, agent)
-	_, err := on.system.Cluster.Kubectl(ctx, "patch", "deployment", podstage.ControllerName, "--namespace="+cluster.FluxNamespace, "--patch", patch)
+	_, err := on.system.Cluster.Kubectl(ctx, "patch", "deployment", podsystem.ControllerName, "--namespace="+cluster.FluxNamespace, "--patch", patch)
 	return on.healController, err
 }
 
@@ -293,7 +293,7 @@ type phases struct {
 }
 
 // phase returns the phase of the app's operation.
-func (s *scene) phase(ctx context.Context, a *campaign.App) string {
+func (s *fixture) phase(ctx context.Context, a *campaign.App) string {
 	updates := &autov1alpha1.UpdateList{}
 	if err := s.Client.List(ctx, updates, client.InNamespace(a.Namespace)); err != nil {
 		return idle

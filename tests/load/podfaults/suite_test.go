@@ -23,15 +23,15 @@ import (
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/load/faults/campaign"
 )
 
 var options campaign.Options
 
-// world is the system of the tests.
-var world *scene
+// environment is the system of the tests.
+var environment *fixture
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(podstage.RunTests(runner{m}, podstage.Options{}, func(s *podstage.Stage) { world = newScene(s) }))
+	os.Exit(podsystem.RunTests(runner{m}, podsystem.Options{}, func(s *podsystem.System) { environment = newFixture(s) }))
 }
 
 // runner runs the tests while the observer watches the processes.
@@ -56,14 +56,14 @@ type runner struct{ tests interface{ Run() int } }
 func (r runner) Run() int {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
-	watching.Go(func() { world.observer.run(ctx) })
-	world.Start(ctx)
+	watching.Go(func() { environment.observer.run(ctx) })
+	environment.Start(ctx)
 	code := r.tests.Run()
 	cancel()
 	watching.Wait()
-	world.Stop()
+	environment.Stop()
 	if code != 0 {
-		if log, err := world.system.ControllerLog(context.Background(), logLines); err == nil {
+		if log, err := environment.system.ControllerLog(context.Background(), logLines); err == nil {
 			fmt.Fprintln(os.Stderr, log)
 		}
 	}
@@ -87,8 +87,8 @@ func TestRandomFaults(t *testing.T) {
 			campaign.Commit, campaign.Commit, campaign.Rework, campaign.Rework, campaign.Edit, campaign.Request, campaign.LookForDrift, campaign.Delete,
 		},
 	}
-	result := options.Play(t, []*campaign.World{world.World}, slices.Clone(catalogue), plan, shortRuns)
-	worked := world.observer.worked()
+	result := options.Play(t, []*campaign.Environment{environment.Environment}, slices.Clone(catalogue), plan, shortRuns)
+	worked := environment.observer.worked()
 	t.Logf("pulumi was seen to work %d times", worked)
 	if worked == 0 {
 		t.Error("pulumi was never seen to work: that it never did so twice at once means nothing")

@@ -20,7 +20,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 )
 
 const (
@@ -36,7 +36,7 @@ const (
 
 // fleet is a large number of Stacks. Each perTeam of them are a team, with a namespace and a repository.
 type fleet struct {
-	system *stage.Stage
+	system *localsystem.System
 	teams  []*team
 	value  int // value of the last commit, of any team
 
@@ -47,7 +47,7 @@ type fleet struct {
 
 // team is a namespace with a GitRepository of the same name.
 type team struct {
-	app    *stage.App
+	app    *localsystem.App
 	stacks []string
 	value  int // value of the team's last commit
 }

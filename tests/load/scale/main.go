@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/stack-controller/stack-controller/tests/framework/command"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -36,7 +36,7 @@ var sizes = []int{500, 1000, 2000, 5000, 10_000, 20_000}
 // scale is one run.
 type scale struct {
 	out         io.Writer
-	system      *stage.Stage
+	system      *localsystem.System
 	fleet       *fleet
 	neighbour   *neighbour
 	stub        string // directory of the CLI stub
@@ -121,7 +121,7 @@ func (s *scale) start(ctx context.Context) (err error) {
 	if s.metricsAddr, s.pprofAddr, err = freeAddresses(); err != nil {
 		return err
 	}
-	s.system, err = stage.Start(ctx, stage.Options{
+	s.system, err = localsystem.Start(ctx, localsystem.Options{
 		Log: s.out, Pulumi: stub,
 		ControllerArgs: []string{
 			"--log-level=info", "--max-operations=0", "--workspace-idle-timeout=" + idleTimeout.String(),

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/supervise"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
 )
@@ -30,8 +30,8 @@ const (
 
 // neighbour is one Stack of another tenant, which runs the real CLI.
 type neighbour struct {
-	apps    *stage.Apps
-	app     *stage.App
+	apps    *localsystem.Apps
+	app     *localsystem.App
 	commits int
 }
 

@@ -23,15 +23,15 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 )
 
 // App is a Stack together with its expected state. Its resources record what was really done to them: in a journal for each version of each
 // resource, and in a file for each resource that exists.
 type App struct {
-	*stage.App
-	world *World
-	dir   string // of the journals and files, as a path on this machine
+	*localsystem.App
+	environment *Environment
+	dir         string // of the journals and files, as a path on this machine
 
 	mu        sync.Mutex
 	resources map[string]int // the expected resources with their versions
@@ -48,8 +48,8 @@ type App struct {
 }
 
 // deploy creates a Stack with two resources. If it is gated, each change needs an approval.
-func (w *World) deploy(ctx context.Context, name string, gated bool) (*App, error) {
-	a := &App{world: w, dir: filepath.Join(w.Journals, name), resources: map[string]int{"r1": 1, "r2": 1}, version: 1}
+func (w *Environment) deploy(ctx context.Context, name string, gated bool) (*App, error) {
+	a := &App{environment: w, dir: filepath.Join(w.Journals, name), resources: map[string]int{"r1": 1, "r2": 1}, version: 1}
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (w *World) deploy(ctx context.Context, name string, gated bool) (*App, erro
 	if gated {
 		w.gate.close(stack)
 	}
-	return a, w.Insist(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, stack) })
+	return a, w.Retry(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, stack) })
 }
 
 // program returns the program of the current version.
@@ -79,10 +79,10 @@ func (a *App) program(name string) gitserver.Files {
 		if i == 0 {
 			text.WriteString("resources:\n")
 		}
-		version, path := a.resources[resource], filepath.Join(a.world.JournalsInside, name, resource)
+		version, path := a.resources[resource], filepath.Join(a.environment.JournalsInside, name, resource)
 		fmt.Fprintf(&text, "  %s:\n    type: test:index:Sleep\n    options: {version: 0.1.0}\n", resource)
 		fmt.Fprintf(&text, "    properties: {seconds: %g, journal: %s.%d.journal, file: %s, content: \"%d\"}\n",
-			a.world.Work.Seconds(), path, version, path, version)
+			a.environment.Work.Seconds(), path, version, path, version)
 	}
 	return gitserver.Files{"Pulumi.yaml": text.String()}
 }
@@ -144,7 +144,7 @@ func (a *App) push(ctx context.Context, times int, next func()) error {
 		if err := a.Push(next); err != nil {
 			return err
 		}
-		if err := a.world.Insist(ctx, func(ctx context.Context) error { return a.world.Fetch(ctx, a.App) }); err != nil {
+		if err := a.environment.Retry(ctx, func(ctx context.Context) error { return a.environment.Fetch(ctx, a.App) }); err != nil {
 			return err
 		}
 	}
@@ -193,7 +193,7 @@ func (a *App) Expect(request string) { a.note(func() { a.request, a.changed = re
 // Remove deletes the Stack, which destroys its resources.
 func (a *App) Remove(ctx context.Context) error {
 	a.note(func() { a.deleted, a.changed = true, true })
-	return a.world.Remove(ctx, &pulumiv1.Stack{Namespace: a.Namespace, Name: a.Name})
+	return a.environment.Remove(ctx, &pulumiv1.Stack{Namespace: a.Namespace, Name: a.Name})
 }
 
 // Evict records that the namespace, and the Stack with it, is about to be deleted.
@@ -204,14 +204,14 @@ func (a *App) annotate(ctx context.Context, annotation, value string) error {
 }
 
 func (a *App) patch(ctx context.Context, edit func(*pulumiv1.Stack)) error {
-	return a.world.Insist(ctx, func(ctx context.Context) error {
+	return a.environment.Retry(ctx, func(ctx context.Context) error {
 		stack := &pulumiv1.Stack{}
-		if err := a.world.Client.Get(ctx, a.Key(), stack); err != nil {
+		if err := a.environment.Client.Get(ctx, a.Key(), stack); err != nil {
 			return err
 		}
 		before := stack.DeepCopy()
 		edit(stack)
-		return a.world.Client.Patch(ctx, stack, client.MergeFrom(before))
+		return a.environment.Client.Patch(ctx, stack, client.MergeFrom(before))
 	})
 }
 
@@ -248,11 +248,11 @@ func (a *App) explain(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	stack := &pulumiv1.Stack{}
-	if err := a.world.Client.Get(ctx, a.Key(), stack); err == nil {
+	if err := a.environment.Client.Get(ctx, a.Key(), stack); err == nil {
 		encoded, _ := json.MarshalIndent(stack.Status, "", "  ")
 		fmt.Fprintf(&text, "Stack, deleted at %v, its status: %s\n", stack.DeletionTimestamp, encoded)
 	}
-	return text.String() + a.world.System.Explain(ctx, a) + a.world.Explain(ctx, a.App)
+	return text.String() + a.environment.System.Explain(ctx, a) + a.environment.Explain(ctx, a.App)
 }
 
 // journalCounts counts the entries in the journals of a resource, over all of its versions: "create start", "update end" and so on.
@@ -348,7 +348,7 @@ func (a *App) audit() error {
 
 // pendingOperations returns how many operations on resources pulumi has begun without knowing their end.
 func (a *App) pendingOperations() (int, error) {
-	backend := strings.TrimPrefix(a.world.BackendURL, "file://")
+	backend := strings.TrimPrefix(a.environment.BackendURL, "file://")
 	content, err := os.ReadFile(filepath.Join(backend, ".pulumi", "stacks", a.Name, "dev.json"))
 	if err != nil {
 		return 0, err

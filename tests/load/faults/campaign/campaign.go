@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// maxBroken is how many runs in a row may fail before they begin; then the world is given up.
+// maxBroken is how many runs in a row may fail before they begin; then the environment is given up.
 const maxBroken = 3
 
 // Options are the flags of a test.
@@ -47,7 +47,7 @@ type Result struct {
 	Outcomes []*Outcome // of the runs that were fine
 }
 
-// campaign is all runs of a test. Several worlds take the runs from one counter.
+// campaign is all runs of a test. Several environments take the runs from one counter.
 type campaign struct {
 	t     *testing.T
 	plan  *Plan
@@ -59,8 +59,8 @@ type campaign struct {
 	outcomes []*Outcome
 }
 
-// Play plays runs with faults of the catalogue in the worlds, and returns the result. The short form has shortRuns runs.
-func (o *Options) Play(t *testing.T, worlds []*World, catalogue []Fault, plan *Plan, shortRuns int) *Result {
+// Play plays runs with faults of the catalogue in the environments, and returns the result. The short form has shortRuns runs.
+func (o *Options) Play(t *testing.T, environments []*Environment, catalogue []Fault, plan *Plan, shortRuns int) *Result {
 	wanted := slices.DeleteFunc(catalogue, func(f Fault) bool {
 		return o.Runs == 0 && o.Kinds == "" && !f.Short || o.Kinds != "" && !slices.Contains(strings.Split(o.Kinds, ","), f.Kind)
 	})
@@ -75,19 +75,19 @@ func (o *Options) Play(t *testing.T, worlds []*World, catalogue []Fault, plan *P
 	if o.Only > 0 {
 		c.taken, c.count = o.Only-1, o.Only
 	}
-	t.Logf("seed %d, %d runs in %d worlds", o.Seed, c.count, len(worlds))
+	t.Logf("seed %d, %d runs in %d environments", o.Seed, c.count, len(environments))
 	var playing sync.WaitGroup
-	for _, w := range worlds {
+	for _, w := range environments {
 		playing.Go(func() { c.playIn(t.Context(), w) })
 	}
 	playing.Wait()
 	result := &Result{Runs: c.count, Took: time.Since(began), Outcomes: c.outcomes}
-	for _, w := range worlds {
+	for _, w := range environments {
 		checked, problems := w.Problems()
 		result.Checked += checked
 		result.Planned += w.gate.planned()
 		if problems != nil {
-			t.Errorf("statuses in world %d contradict themselves: %v", w.Number, problems)
+			t.Errorf("statuses in environment %d contradict themselves: %v", w.Number, problems)
 		}
 	}
 	t.Logf("seed %d: %d of %d runs are fine, in %s; %d statuses were checked, %d of updates that carried out a plan", o.Seed, len(c.outcomes), c.count,
@@ -98,8 +98,8 @@ func (o *Options) Play(t *testing.T, worlds []*World, catalogue []Fault, plan *P
 	return result
 }
 
-// playIn plays runs in a world until there are none left, or until maxBroken runs in a row could not begin.
-func (c *campaign) playIn(ctx context.Context, w *World) {
+// playIn plays runs in a environment until there are none left, or until maxBroken runs in a row could not begin.
+func (c *campaign) playIn(ctx context.Context, w *Environment) {
 	apps := make([]*App, c.plan.Stacks)
 	for broken := 0; broken < maxBroken; {
 		run := c.next()
@@ -126,7 +126,7 @@ func (c *campaign) playIn(ctx context.Context, w *World) {
 		w.abandon(apps)
 		clear(apps)
 	}
-	c.t.Errorf("world %d is given up after %d runs in a row that could not begin", w.Number, maxBroken)
+	c.t.Errorf("environment %d is given up after %d runs in a row that could not begin", w.Number, maxBroken)
 }
 
 // next returns the number of the next run, or 0 when there is none left.
@@ -140,16 +140,16 @@ func (c *campaign) next() int {
 	return c.taken
 }
 
-func (c *campaign) succeed(w *World, o *Outcome, events []*Event) {
+func (c *campaign) succeed(w *Environment, o *Outcome, events []*Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.outcomes = append(c.outcomes, o)
-	c.t.Logf("run %d in world %d: with help in %d cases, converged %.1f s after the last of:\n%s",
+	c.t.Logf("run %d in environment %d: with help in %d cases, converged %.1f s after the last of:\n%s",
 		o.Run, w.Number, o.Forgotten, o.Recovery.Seconds(), list(events))
 }
 
 // fail reports everything that is known about a failed run.
-func (c *campaign) fail(ctx context.Context, w *World, run int, err error, events []*Event, apps []*App) {
+func (c *campaign) fail(ctx context.Context, w *Environment, run int, err error, events []*Event, apps []*App) {
 	var state strings.Builder
 	for _, a := range apps {
 		if a != nil {
@@ -160,7 +160,7 @@ func (c *campaign) fail(ctx context.Context, w *World, run int, err error, event
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed++
-	c.t.Errorf("FAILED: seed %d, run %d in world %d: %v\nits schedule:\n%s%s", c.plan.seed, run, w.Number, err, list(events), &state)
+	c.t.Errorf("FAILED: seed %d, run %d in environment %d: %v\nits schedule:\n%s%s", c.plan.seed, run, w.Number, err, list(events), &state)
 }
 
 // Helped returns how often the test had to help as a person would.
@@ -360,7 +360,7 @@ type Outcome struct {
 }
 
 // play carries out the schedule, waits until everything has converged, and checks the result.
-func (w *World) play(ctx context.Context, run int, apps []*App, events []*Event) (*Outcome, error) {
+func (w *Environment) play(ctx context.Context, run int, apps []*App, events []*Event) (*Outcome, error) {
 	o := &Outcome{Run: run}
 	helped := helps(apps)
 	if err := w.happenings(ctx, apps, events); err != nil {
@@ -382,7 +382,7 @@ func (w *World) play(ctx context.Context, run int, apps []*App, events []*Event)
 
 // happenings makes every event happen at its time, and waits until all have ended. Changes of one Stack are made one after the other.
 // Faults that need the same thing happen one after the other.
-func (w *World) happenings(ctx context.Context, apps []*App, events []*Event) error {
+func (w *Environment) happenings(ctx context.Context, apps []*App, events []*Event) error {
 	var running sync.WaitGroup
 	var mu sync.Mutex
 	var problems []error
@@ -418,7 +418,7 @@ func helps(apps []*App) (count int) {
 	return count
 }
 
-func (w *World) happen(ctx context.Context, apps []*App, e *Event) error {
+func (w *Environment) happen(ctx context.Context, apps []*App, e *Event) error {
 	random := rand.New(rand.NewPCG(e.seed, 0))
 	if e.Fault == nil {
 		a := apps[e.Stack]
@@ -428,7 +428,7 @@ func (w *World) happen(ctx context.Context, apps []*App, e *Event) error {
 		return a.Tolerate(e.do.make(a, ctx, random))
 	}
 	defer w.holds.hold(e.Fault.Holds)()
-	on := &Target{World: w, Apps: apps, Event: e, Random: random}
+	on := &Target{Environment: w, Apps: apps, Event: e, Random: random}
 	heal, err := e.Fault.Inject(ctx, on)
 	if err == nil {
 		Wait(ctx, e.Lasts)
@@ -441,7 +441,7 @@ func (w *World) happen(ctx context.Context, apps []*App, e *Event) error {
 }
 
 // Renew deploys the missing Stacks, and waits until all Stacks have converged.
-func (w *World) Renew(ctx context.Context, apps []*App, prefix string) error {
+func (w *Environment) Renew(ctx context.Context, apps []*App, prefix string) error {
 	if err := w.System.Prepare(ctx, apps); err != nil {
 		return err
 	}

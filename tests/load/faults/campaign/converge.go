@@ -29,7 +29,7 @@ func NotConverged(format string, args ...any) error {
 }
 
 // AwaitConvergence waits until every app is in its expected state and nothing is left behind. It gives up when nothing changes for a while.
-func (w *World) AwaitConvergence(ctx context.Context, apps []*App) error {
+func (w *Environment) AwaitConvergence(ctx context.Context, apps []*App) error {
 	ctx, cancel := context.WithTimeout(ctx, w.MaxConvergence)
 	defer cancel()
 	last, since := "", time.Now()
@@ -48,7 +48,7 @@ func (w *World) AwaitConvergence(ctx context.Context, apps []*App) error {
 }
 
 // CheckConverged returns an error that names something that is not yet in its expected final state.
-func (w *World) CheckConverged(ctx context.Context, apps []*App) error {
+func (w *Environment) CheckConverged(ctx context.Context, apps []*App) error {
 	for _, a := range apps {
 		if err := a.unconverged(ctx); err != nil {
 			return fmt.Errorf("%s: %w", a.Name, err)
@@ -62,9 +62,9 @@ func (a *App) unconverged(ctx context.Context) error {
 	deleted, sha, request := a.deleted, a.sha, a.request
 	a.mu.Unlock()
 	stack := &pulumiv1.Stack{}
-	switch err := a.world.get(ctx, a.Key(), stack); {
+	switch err := a.environment.get(ctx, a.Key(), stack); {
 	case apierrors.IsNotFound(err) && deleted:
-		return a.world.System.Unconverged(ctx, a, true)
+		return a.environment.System.Unconverged(ctx, a, true)
 	case err != nil:
 		return NotConverged("%w", err)
 	}
@@ -75,7 +75,7 @@ func (a *App) unconverged(ctx context.Context) error {
 		return NotConverged("it is not deleted: %s", statuscheck.Message(stack))
 	}
 	source := &sourcev1.GitRepository{}
-	if err := a.world.get(ctx, a.Key(), source); err != nil {
+	if err := a.environment.get(ctx, a.Key(), source); err != nil {
 		return NotConverged("%w", err)
 	}
 	if source.Status.Artifact == nil || !strings.HasSuffix(source.Status.Artifact.Revision, sha) {
@@ -90,7 +90,7 @@ func (a *App) unconverged(ctx context.Context) error {
 		return NotConverged("the request is not handled")
 	}
 	updates := &autov1alpha1.UpdateList{}
-	if err := a.world.list(ctx, updates, client.InNamespace(a.Namespace)); err != nil {
+	if err := a.environment.list(ctx, updates, client.InNamespace(a.Namespace)); err != nil {
 		return NotConverged("%w", err)
 	}
 	for _, update := range updates.Items {
@@ -98,7 +98,7 @@ func (a *App) unconverged(ctx context.Context) error {
 			return NotConverged("Update %s is %s", update.Name, update.Status.State)
 		}
 	}
-	return a.world.System.Unconverged(ctx, a, false)
+	return a.environment.System.Unconverged(ctx, a, false)
 }
 
 // help does what the documentation asks a person to do when pulumi was killed while it created a resource: it forgets the attempt. The
@@ -119,7 +119,7 @@ func (a *App) help(ctx context.Context, stack *pulumiv1.Stack) error {
 }
 
 func (a *App) forgetCreations(ctx context.Context) error {
-	return a.world.System.Pulumi(ctx, a, "refresh", "--clear-pending-creates", "--yes", "--skip-preview", "--stack", "dev")
+	return a.environment.System.Pulumi(ctx, a, "refresh", "--clear-pending-creates", "--yes", "--skip-preview", "--stack", "dev")
 }
 
 // Tolerate returns nil for an error that is caused by the deletion of the app's namespace.
@@ -141,20 +141,20 @@ func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
 	if !strings.Contains(statuscheck.Message(stack), pulumiv1.OrphanAnnotation) {
 		return NotConverged("the Stack does not say what to do: %s", statuscheck.Message(stack))
 	}
-	if a.world.System.Works(a) {
+	if a.environment.System.Works(a) {
 		return nil // the operation has to end first
 	}
 	pending, err := a.pendingOperations()
 	if err != nil {
 		return err
 	}
-	_ = a.world.System.Pulumi(ctx, a, "cancel", "--yes", "--stack", "dev") // there may be nothing to cancel
+	_ = a.environment.System.Pulumi(ctx, a, "cancel", "--yes", "--stack", "dev") // there may be nothing to cancel
 	if pending > 0 {
 		if err := a.forgetCreations(ctx); err != nil {
 			return err
 		}
 	}
-	if err := a.world.System.Pulumi(ctx, a, "destroy", "--yes", "--skip-preview", "--stack", "dev"); err != nil {
+	if err := a.environment.System.Pulumi(ctx, a, "destroy", "--yes", "--skip-preview", "--stack", "dev"); err != nil {
 		return err
 	}
 	a.seenHelp = a.Namespace
@@ -167,7 +167,7 @@ func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
 }
 
 // Audit checks the conditions that must hold after everything has converged.
-func (w *World) Audit(apps []*App) error {
+func (w *Environment) Audit(apps []*App) error {
 	problems := w.System.CheckInvariants()
 	if _, err := w.watcher.take(); err != nil {
 		problems = errors.Join(problems, fmt.Errorf("statuses that contradict themselves:\n%w", err))

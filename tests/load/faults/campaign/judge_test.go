@@ -15,12 +15,12 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 )
 
 // judged returns an app whose resource a is at version 2, and whose resource b was deleted.
 func judged(t *testing.T) *App {
-	a := &App{App: &stage.App{Name: "judged"}, dir: t.TempDir(), resources: map[string]int{"a": 2}, version: 2}
+	a := &App{App: &localsystem.App{Name: "judged"}, dir: t.TempDir(), resources: map[string]int{"a": 2}, version: 2}
 	a.write(t, "a.1.journal", "create start\ncreate end\n")
 	a.write(t, "a.2.journal", "update start\nupdate end\n")
 	a.write(t, "b.1.journal", "create start\ncreate end\ndelete start\ndelete end\n")

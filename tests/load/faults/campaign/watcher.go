@@ -156,7 +156,7 @@ func (g *approver) close(stack *pulumiv1.Stack) {
 }
 
 // approve approves all waiting plans until the context ends. A request that fails is repeated in the next round.
-func (w *World) approve(ctx context.Context) {
+func (w *Environment) approve(ctx context.Context) {
 	for Wait(ctx, 2*PollInterval) {
 		looking, end := context.WithTimeout(ctx, 10*time.Second)
 		stacks, self := &pulumiv1.StackList{}, &authenticationv1.SelfSubjectReview{}
@@ -171,7 +171,7 @@ func (w *World) approve(ctx context.Context) {
 
 // approvePlan approves the plan of the Stack in the name of the user: an admission policy may require that the Approval names the user who
 // creates it.
-func (w *World) approvePlan(ctx context.Context, stack *pulumiv1.Stack, user string) {
+func (w *Environment) approvePlan(ctx context.Context, stack *pulumiv1.Stack, user string) {
 	plan := stack.Status.Plan
 	if stack.Spec.Approval == nil || plan == nil || plan.State != pulumiv1.PlanPending || plan.Digest == "" {
 		return

@@ -1,4 +1,4 @@
-package stage
+package localsystem
 
 import (
 	"context"
@@ -20,7 +20,7 @@ type Bare struct {
 }
 
 // NewBare prepares a stack and runs its first update, so that later, measured updates find warm caches.
-func (s *Stage) NewBare(ctx context.Context, files gitserver.Files) (*Bare, error) {
+func (s *System) NewBare(ctx context.Context, files gitserver.Files) (*Bare, error) {
 	pulumi, err := tools.Path(ctx, "pulumi", s.progress)
 	if err != nil {
 		return nil, err

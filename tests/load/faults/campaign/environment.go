@@ -14,7 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 	Insistence = 8 * time.Minute
 )
 
-// System is the part in which worlds differ.
+// System is the part in which environments differ.
 type System interface {
 	// Unconverged returns an error if something else of the Stack is not yet in its expected final state. gone means that the Stack was
 	// deleted and is gone.
@@ -39,15 +39,15 @@ type System interface {
 	Prepare(ctx context.Context, apps []*App) error
 	// CheckInvariants returns an error if something was seen since the last call that must never happen.
 	CheckInvariants() error
-	// Explain describes what stage.Apps.Explain does not describe about a Stack.
+	// Explain describes what localsystem.Apps.Explain does not describe about a Stack.
 	Explain(ctx context.Context, a *App) string
 	// KeepLogs copies the logs to the directory that a developer asked for, if any.
 	KeepLogs(occasion string)
 }
 
-// World is a running system in which runs are played.
-type World struct {
-	*stage.Apps
+// Environment is a running system in which runs are played.
+type Environment struct {
+	*localsystem.Apps
 	System System
 	Number int // from 1
 	// Journals is the directory in which resources record what is done to them, and JournalsInside is the path of that directory for
@@ -68,24 +68,24 @@ type World struct {
 }
 
 // Start begins to check every status and to approve plans.
-func (w *World) Start(ctx context.Context) {
+func (w *Environment) Start(ctx context.Context) {
 	w.gate = newApprover()
 	w.watcher = startWatcher(ctx, w.Client, w.gate)
 	w.watcher.running.Go(func() { w.approve(ctx) })
 }
 
 // Stop waits for what Start began. The context of Start must have ended.
-func (w *World) Stop() { w.watcher.running.Wait() }
+func (w *Environment) Stop() { w.watcher.running.Wait() }
 
 // Problems returns how many statuses were checked so far, and the problems that no run has reported yet.
-func (w *World) Problems() (checked int, err error) { return w.watcher.take() }
+func (w *Environment) Problems() (checked int, err error) { return w.watcher.take() }
 
 // Target is what a fault can hit.
 type Target struct {
-	World  *World
-	Apps   []*App
-	Event  *Event
-	Random *rand.Rand
+	Environment *Environment
+	Apps        []*App
+	Event       *Event
+	Random      *rand.Rand
 	// Missed is set by a fault that has nothing to hit. Such a fault does not count.
 	Missed bool
 }
@@ -148,7 +148,7 @@ func (h *holds) hold(what []string) (release func()) {
 }
 
 // abandon excludes the apps, and everything that they leave behind, from later checks.
-func (w *World) abandon(apps []*App) {
+func (w *Environment) abandon(apps []*App) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, a := range apps {
@@ -159,15 +159,15 @@ func (w *World) abandon(apps []*App) {
 }
 
 // Abandoned returns the apps of failed runs. What they leave behind does not count.
-func (w *World) Abandoned() []*App {
+func (w *Environment) Abandoned() []*App {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.abandoned)
 }
 
-// Insist repeats a request to the API server while the API server is unavailable. AlreadyExists and NotFound are not repeated: they may
+// Retry repeats a request to the API server while the API server is unavailable. AlreadyExists and NotFound are not repeated: they may
 // mean that an earlier attempt succeeded and its response was lost.
-func (w *World) Insist(ctx context.Context, request func(context.Context) error) error {
+func (w *Environment) Retry(ctx context.Context, request func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Insistence)
 	defer cancel()
 	for {
@@ -184,17 +184,17 @@ func (w *World) Insist(ctx context.Context, request func(context.Context) error)
 	}
 }
 
-func (w *World) get(ctx context.Context, key client.ObjectKey, object client.Object) error {
-	return w.Insist(ctx, func(ctx context.Context) error { return w.Client.Get(ctx, key, object) })
+func (w *Environment) get(ctx context.Context, key client.ObjectKey, object client.Object) error {
+	return w.Retry(ctx, func(ctx context.Context) error { return w.Client.Get(ctx, key, object) })
 }
 
-func (w *World) list(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	return w.Insist(ctx, func(ctx context.Context) error { return w.Client.List(ctx, list, options...) })
+func (w *Environment) list(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	return w.Retry(ctx, func(ctx context.Context) error { return w.Client.List(ctx, list, options...) })
 }
 
 // Remove deletes an object that may be gone already.
-func (w *World) Remove(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
-	return client.IgnoreNotFound(w.Insist(ctx, func(ctx context.Context) error { return w.Client.Delete(ctx, object, options...) }))
+func (w *Environment) Remove(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
+	return client.IgnoreNotFound(w.Retry(ctx, func(ctx context.Context) error { return w.Client.Delete(ctx, object, options...) }))
 }
 
 // Wait waits for the duration and returns true. It returns false when the context ends first.

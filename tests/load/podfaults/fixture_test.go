@@ -23,7 +23,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
-	"github.com/stack-controller/stack-controller/tests/framework/podstage"
+	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/load/faults/campaign"
 )
 
@@ -38,21 +38,21 @@ const (
 	work = 2 * time.Second
 )
 
-// scene is the running system, with the state that the faults need.
-type scene struct {
-	*campaign.World
-	system   *podstage.Stage
+// fixture is the running system, with the state that the faults need.
+type fixture struct {
+	*campaign.Environment
+	system   *podsystem.System
 	observer *observer
 	phases   phases
 	// next means that the controller has the other image.
 	next bool
 }
 
-func newScene(system *podstage.Stage) *scene {
+func newFixture(system *podsystem.System) *fixture {
 	// The name of the cgroup in which all pods of the cluster are.
 	group := fmt.Sprintf("/stack-controller-%d/", system.Cluster.Supervisor().PID())
-	s := &scene{system: system, observer: &observer{group: group}, phases: phases{begun: map[types.UID]int{}, lost: map[string]int{}}}
-	s.World = &campaign.World{
+	s := &fixture{system: system, observer: &observer{group: group}, phases: phases{begun: map[types.UID]int{}, lost: map[string]int{}}}
+	s.Environment = &campaign.Environment{
 		Apps: system.Apps, System: s, Number: 1, Work: work, Patience: maxConvergence, MaxConvergence: maxConvergence,
 		Journals: filepath.Join(system.StateDir(), "journals"), JournalsInside: "/state/journals",
 	}
@@ -60,9 +60,9 @@ func newScene(system *podstage.Stage) *scene {
 }
 
 // controllerPods returns the pods of stack-controller that are not being deleted.
-func (s *scene) controllerPods(ctx context.Context) ([]corev1.Pod, error) {
+func (s *fixture) controllerPods(ctx context.Context) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
-	err := s.Client.List(ctx, list, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podstage.ControllerName})
+	err := s.Client.List(ctx, list, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podsystem.ControllerName})
 	var found []corev1.Pod
 	for _, pod := range list.Items {
 		if pod.DeletionTimestamp == nil && len(pod.Status.ContainerStatuses) > 0 {
@@ -73,7 +73,7 @@ func (s *scene) controllerPods(ctx context.Context) ([]corev1.Pod, error) {
 }
 
 // pod returns the pod of the app's workspace, nil when there is none.
-func (s *scene) pod(ctx context.Context, a *campaign.App) *corev1.Pod {
+func (s *fixture) pod(ctx context.Context, a *campaign.App) *corev1.Pod {
 	pod := &corev1.Pod{}
 	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: podName(a)}, pod); err != nil {
 		return nil
@@ -84,7 +84,7 @@ func (s *scene) pod(ctx context.Context, a *campaign.App) *corev1.Pod {
 func podName(a *campaign.App) string { return a.Name + "-workspace-0" }
 
 // container returns the ID of the container in which pulumi runs, empty when there is none.
-func (s *scene) container(ctx context.Context, a *campaign.App) string {
+func (s *fixture) container(ctx context.Context, a *campaign.App) string {
 	pod := s.pod(ctx, a)
 	if pod == nil {
 		return ""
@@ -102,7 +102,7 @@ func containerID(status string) string { return strings.TrimPrefix(status, "cont
 
 // signal sends a signal to all processes of the container with the name. Without a name, it sends the signal to the first process of the
 // container, which is the agent or the controller. It returns the number of processes.
-func (s *scene) signal(id, name string, signal syscall.Signal) (count int) {
+func (s *fixture) signal(id, name string, signal syscall.Signal) (count int) {
 	own := s.observer.in(id)
 	isOwn := map[int]bool{}
 	for _, p := range own {
@@ -118,7 +118,7 @@ func (s *scene) signal(id, name string, signal syscall.Signal) (count int) {
 
 // Prepare removes the namespaces of deleted Stacks. It also replaces pods whose containers were restarted, because kubelet would restart
 // them with a growing delay.
-func (s *scene) Prepare(ctx context.Context, apps []*campaign.App) error {
+func (s *fixture) Prepare(ctx context.Context, apps []*campaign.App) error {
 	pods, err := s.controllerPods(ctx)
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (s *scene) Prepare(ctx context.Context, apps []*campaign.App) error {
 
 // Unconverged expects a Workspace that is Ready and has a pod, or neither. When the Stack is gone, it expects that the Workspace, the pod
 // and all Updates are gone.
-func (s *scene) Unconverged(ctx context.Context, a *campaign.App, gone bool) error {
+func (s *fixture) Unconverged(ctx context.Context, a *campaign.App, gone bool) error {
 	workspace, pod := &autov1alpha1.Workspace{}, s.pod(ctx, a)
 	err := s.Client.Get(ctx, a.Key(), workspace)
 	if gone {
@@ -182,7 +182,7 @@ func (s *scene) Unconverged(ctx context.Context, a *campaign.App, gone bool) err
 }
 
 // LeftBehind returns an error if there are locks in the backend or pulumi processes.
-func (s *scene) LeftBehind(apps []*campaign.App) error {
+func (s *fixture) LeftBehind(apps []*campaign.App) error {
 	for _, a := range apps {
 		locks, _ := filepath.Glob(filepath.Join(s.system.StateDir(), ".pulumi", "locks", "*", a.Name, "*", "*")) // the pattern is fine
 		if len(locks) > 0 {
@@ -196,10 +196,10 @@ func (s *scene) LeftBehind(apps []*campaign.App) error {
 }
 
 // Works reports whether a pulumi process runs in the Stack's pod.
-func (s *scene) Works(a *campaign.App) bool { return len(s.observer.leftOver(podName(a))) > 0 }
+func (s *fixture) Works(a *campaign.App) bool { return len(s.observer.leftOver(podName(a))) > 0 }
 
 // Pulumi runs the CLI in the Stack's pod, as the documentation describes.
-func (s *scene) Pulumi(ctx context.Context, a *campaign.App, args ...string) error {
+func (s *fixture) Pulumi(ctx context.Context, a *campaign.App, args ...string) error {
 	script := "export PULUMI_CONFIG_PASSPHRASE='correct horse battery staple'\npulumi " + strings.Join(args, " ") + " --non-interactive"
 	output, err := s.system.Cluster.Kubectl(ctx, "exec", "--namespace="+a.Namespace, podName(a),
 		"--container="+autov1alpha1.PulumiContainerName, "--", "sh", "-c", script)
@@ -210,16 +210,16 @@ func (s *scene) Pulumi(ctx context.Context, a *campaign.App, args ...string) err
 }
 
 // CheckInvariants returns an error if several pulumi processes worked on one Stack at the same time.
-func (s *scene) CheckInvariants() error { return s.observer.take() }
+func (s *fixture) CheckInvariants() error { return s.observer.take() }
 
 // Explain returns the objects of the app as YAML.
-func (s *scene) Explain(ctx context.Context, a *campaign.App) string {
+func (s *fixture) Explain(ctx context.Context, a *campaign.App) string {
 	objects, err := s.system.Cluster.Kubectl(ctx, "get", "stacks,updates,workspaces,statefulsets,pods", "--output=yaml", "--namespace="+a.Namespace)
 	return fmt.Sprintf("%v\n%s\n", err, objects)
 }
 
 // KeepLogs writes the whole logs to the directory in the environment variable FAULTS_LOGS, if it is set.
-func (s *scene) KeepLogs(occasion string) {
+func (s *fixture) KeepLogs(occasion string) {
 	dir := os.Getenv("FAULTS_LOGS")
 	if dir == "" {
 		return
@@ -227,7 +227,7 @@ func (s *scene) KeepLogs(occasion string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for _, args := range [][]string{{}, {"--previous"}} {
-		log, err := s.system.Cluster.Kubectl(ctx, append(args, "logs", "deployment/"+podstage.ControllerName,
+		log, err := s.system.Cluster.Kubectl(ctx, append(args, "logs", "deployment/"+podsystem.ControllerName,
 			"--namespace="+cluster.FluxNamespace, "--tail=-1")...)
 		if err == nil {
 			_ = os.WriteFile(filepath.Join(dir, "controller"+occasion+strings.Join(args, "")+".log"), []byte(log), 0o600)

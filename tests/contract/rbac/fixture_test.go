@@ -25,10 +25,10 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// play tests one row, in its own namespace.
-type play struct {
+// fixture tests one row, in its own namespace.
+type fixture struct {
 	*WithT
-	*scene
+	*installation
 	t          *testing.T
 	controller *controller
 	namespace  string
@@ -37,7 +37,7 @@ type play struct {
 }
 
 // said returns all messages: the log after its first since bytes, the lines, and the statuses of the objects in the namespace.
-func (p *play) said(since int) (string, error) {
+func (p *fixture) said(since int) (string, error) {
 	log, err := p.controller.logged()
 	if err != nil {
 		return "", err
@@ -58,7 +58,7 @@ func (p *play) said(since int) (string, error) {
 	return out.String(), nil
 }
 
-func (p *play) create(objects ...client.Object) {
+func (p *fixture) create(objects ...client.Object) {
 	p.t.Helper()
 	for _, object := range objects {
 		object.SetNamespace(p.namespace)
@@ -67,7 +67,7 @@ func (p *play) create(objects ...client.Object) {
 }
 
 // stack creates the Stack "app", whose program is in its image.
-func (p *play) stack(change func(*pulumiv1.StackSpec)) {
+func (p *fixture) stack(change func(*pulumiv1.StackSpec)) {
 	p.t.Helper()
 	stack := &pulumiv1.Stack{
 		Name: "app",
@@ -79,19 +79,19 @@ func (p *play) stack(change func(*pulumiv1.StackSpec)) {
 	p.create(stack)
 }
 
-func (p *play) newStack() { p.stack(func(*pulumiv1.StackSpec) {}) }
+func (p *fixture) newStack() { p.stack(func(*pulumiv1.StackSpec) {}) }
 
-func (p *play) newReclaimedStack() {
+func (p *fixture) newReclaimedStack() {
 	p.stack(func(spec *pulumiv1.StackSpec) { spec.WorkspaceReclaimPolicy = pulumiv1.WorkspaceReclaimDelete })
 }
 
-func (p *play) newProgramStack() {
+func (p *fixture) newProgramStack() {
 	p.create(&pulumiv1.Program{Name: "app"})
 	p.stack(func(spec *pulumiv1.StackSpec) { spec.ProgramRef = &pulumiv1.ProgramReference{Name: "app"} })
 }
 
 // newGitStack creates a Stack whose git server has its known hosts in a ConfigMap.
-func (p *play) newGitStack() {
+func (p *fixture) newGitStack() {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	p.Expect(err).NotTo(HaveOccurred())
 	block, err := ssh.MarshalPrivateKey(key, "")
@@ -104,8 +104,8 @@ func (p *play) newGitStack() {
 	})
 }
 
-func fluxStack(kind string) func(*play) {
-	return func(p *play) {
+func fluxStack(kind string) func(*fixture) {
+	return func(p *fixture) {
 		p.stack(func(spec *pulumiv1.StackSpec) {
 			spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: kind, Name: "source"}}
 		})
@@ -113,7 +113,7 @@ func fluxStack(kind string) func(*play) {
 }
 
 // currentUpdate waits until the Stack has an Update, and returns the Update.
-func (p *play) currentUpdate() *autov1alpha1.Update {
+func (p *fixture) currentUpdate() *autov1alpha1.Update {
 	p.t.Helper()
 	update := &autov1alpha1.Update{}
 	p.Eventually(func(g Gomega) {
@@ -125,12 +125,12 @@ func (p *play) currentUpdate() *autov1alpha1.Update {
 	return update
 }
 
-func (p *play) key(name string) types.NamespacedName {
+func (p *fixture) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.namespace, Name: name}
 }
 
 // completeUpdate marks the Stack's Update as succeeded, as if its agent had ended the operation.
-func (p *play) completeUpdate() {
+func (p *fixture) completeUpdate() {
 	update := p.currentUpdate()
 	p.Eventually(func() error {
 		if err := p.client.Get(p.t.Context(), client.ObjectKeyFromObject(update), update); err != nil {
@@ -146,12 +146,12 @@ func (p *play) completeUpdate() {
 }
 
 // deleteUpdate deletes the Stack's Update, and does not wait until it is gone.
-func (p *play) deleteUpdate() {
+func (p *fixture) deleteUpdate() {
 	p.Expect(p.client.Delete(p.t.Context(), p.currentUpdate())).To(Succeed())
 }
 
 // newApproval creates an Approval for the Stack's Update, with the name by which the API server knows the test.
-func (p *play) newApproval() {
+func (p *fixture) newApproval() {
 	approval := &autov1alpha1.Approval{Spec: autov1alpha1.ApprovalSpec{
 		Update: p.currentUpdate().Name, Digest: "sha256:" + strings.Repeat("0", 64), Decision: autov1alpha1.ApprovalApprove, By: "admin",
 	}}
@@ -160,26 +160,26 @@ func (p *play) newApproval() {
 }
 
 // removeUpdate removes the Stack's Update together with its finalizers.
-func (p *play) removeUpdate() {
+func (p *fixture) removeUpdate() {
 	update := p.currentUpdate()
 	p.Expect(p.client.Delete(p.t.Context(), update)).To(Succeed())
 	_ = p.client.Patch(p.t.Context(), update, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
 }
 
 // editStack changes the image of the Stack.
-func (p *play) editStack() {
+func (p *fixture) editStack() {
 	p.currentUpdate()
 	p.patchStack(`{"spec":{"workspaceTemplate":{"spec":{"image":"two"}}}}`)
 }
 
-func (p *play) patchStack(patch string) {
+func (p *fixture) patchStack(patch string) {
 	p.t.Helper()
 	stack := &pulumiv1.Stack{Namespace: p.namespace, Name: "app"}
 	p.Expect(p.client.Patch(p.t.Context(), stack, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
 }
 
 // newPod creates the pod that the StatefulSet controller would create, and sets the status of the StatefulSet to observed.
-func (p *play) newPod() {
+func (p *fixture) newPod() {
 	p.newStack()
 	p.currentUpdate()
 	set := &appsv1.StatefulSet{}
@@ -194,7 +194,7 @@ func (p *play) newPod() {
 }
 
 // createOutputs sends the request that stores the outputs of an Update.
-func (p *play) createOutputs() {
+func (p *fixture) createOutputs() {
 	p.newStack()
 	update := p.currentUpdate()
 	config, err := client.New(p.config, client.Options{Scheme: p.client.Scheme()})
@@ -204,7 +204,7 @@ func (p *play) createOutputs() {
 }
 
 // repeatEvent makes the controller send the same event about a Stack twice.
-func (p *play) repeatEvent() {
+func (p *fixture) repeatEvent() {
 	p.stack(func(spec *pulumiv1.StackSpec) { spec.ProjectRepo, spec.Branch = "file:///app", "main" })
 	p.Eventually(func(g Gomega) {
 		events := &corev1.EventList{}
@@ -215,7 +215,7 @@ func (p *play) repeatEvent() {
 }
 
 // requestToken requests a token for an agent.
-func (p *play) requestToken() {
+func (p *fixture) requestToken() {
 	clientset, err := kubernetes.NewForConfig(p.config)
 	p.Expect(err).NotTo(HaveOccurred())
 	_, err = clientset.CoreV1().ServiceAccounts(namespace).CreateToken(p.t.Context(), ownAccount, &authenticationv1.TokenRequest{
@@ -225,26 +225,26 @@ func (p *play) requestToken() {
 }
 
 // askAsAgent asks the API server what an agent with system:auth-delegator asks it.
-func (p *play) askAsAgent() {
+func (p *fixture) askAsAgent() {
 	allowed, err := p.allowed(p.t.Context(), right{clusterRole, autoGroup, "workspaces/rpc", "use"})
 	p.Expect(err).NotTo(HaveOccurred())
 	p.lines = append(p.lines, map[bool]string{true: "allowed", false: "no"}[allowed])
 }
 
-func (p *play) say(err error) {
+func (p *fixture) say(err error) {
 	if err != nil {
 		p.lines = append(p.lines, err.Error())
 	}
 }
 
 // newReplica starts a controller with its own Stacks and its own lease.
-func (p *play) newReplica() {
+func (p *fixture) newReplica() {
 	p.controller = p.startController(p.t, "--enable-leader-election", "--watch-label-selector=rbac="+p.namespace,
 		"--leader-election-retry-period=200ms", "--leader-election-renew-deadline=2s", "--leader-election-lease-duration=3s")
 }
 
 // handBack hands the namespace back, while no lease says that a controller is running.
-func (p *play) handBack() {
+func (p *fixture) handBack() {
 	cmd := p.Command(p.t.Context(), p.binary, "hand-back", "--namespace", p.namespace, "--controller-namespace", namespace)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig)
 	output, err := cmd.CombinedOutput()

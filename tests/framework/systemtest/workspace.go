@@ -1,4 +1,4 @@
-package scene
+package systemtest
 
 import (
 	"crypto/sha256"
@@ -20,25 +20,25 @@ import (
 )
 
 // Directory returns the directory in which the process runtime keeps the workspace with the name.
-func (s *Scene) Directory(name string) string {
+func (s *Fixture) Directory(name string) string {
 	sum := sha256.Sum256([]byte(s.Key(name).String()))
-	return filepath.Join(s.Stage.Dir, "data", "workspaces", hex.EncodeToString(sum[:])[:12])
+	return filepath.Join(s.System.Dir, "data", "workspaces", hex.EncodeToString(sum[:])[:12])
 }
 
 // PulumiHome returns PULUMI_HOME in the workspace with the name.
-func (s *Scene) PulumiHome(name string) string {
+func (s *Fixture) PulumiHome(name string) string {
 	return filepath.Join(s.Directory(name), "state", "home", ".pulumi")
 }
 
 // InstallProvider installs the test provider in the workspace with the name, which must have an agent.
-func (s *Scene) InstallProvider(name string) {
+func (s *Fixture) InstallProvider(name string) {
 	s.Helper()
 	s.Expect(s.PulumiHome(name)).To(BeADirectory())
 	s.Expect(programs.PutProvider(s.Context(), s.PulumiHome(name))).Error().NotTo(HaveOccurred())
 }
 
 // KillAgent kills the agent of the Stack, as the kernel does when memory runs out.
-func (s *Scene) KillAgent() {
+func (s *Fixture) KillAgent() {
 	s.Helper()
 	content, err := os.ReadFile(filepath.Join(s.Directory(s.Name), "workspace.json"))
 	s.Succeed(err)
@@ -48,7 +48,7 @@ func (s *Scene) KillAgent() {
 }
 
 // KillPulumi kills the pulumi process of the Stack's operation, as the kernel does when memory runs out.
-func (s *Scene) KillPulumi() {
+func (s *Fixture) KillPulumi() {
 	s.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	s.Succeed(err)
@@ -69,7 +69,7 @@ func (s *Scene) KillPulumi() {
 
 // Pulumi runs the CLI outside of the workspace, as a user would: in a project with the name, and with the environment variables. It returns
 // the output of the CLI. While the stack is locked, Pulumi tries again.
-func (s *Scene) Pulumi(project string, env map[string]string, args ...string) string {
+func (s *Fixture) Pulumi(project string, env map[string]string, args ...string) string {
 	s.Helper()
 	cli, err := tools.Path(s.Context(), "pulumi", nil)
 	s.Succeed(err)
@@ -101,21 +101,21 @@ func (s *Scene) Pulumi(project string, env map[string]string, args ...string) st
 	return string(output)
 }
 
-// stateFile returns the path of a stack's state in the backend of the stage.
-func (s *Scene) stateFile(project, stack string) string {
-	return filepath.Join(strings.TrimPrefix(s.Stage.BackendURL, "file://"), ".pulumi", "stacks", project, stack+".json")
+// stateFile returns the path of a stack's state in the backend of the system.
+func (s *Fixture) stateFile(project, stack string) string {
+	return filepath.Join(strings.TrimPrefix(s.System.BackendURL, "file://"), ".pulumi", "stacks", project, stack+".json")
 }
 
-// State returns the state of a stack in the backend of the stage. It fails the test when there is none.
-func (s *Scene) State(project, stack string) string {
+// State returns the state of a stack in the backend of the system. It fails the test when there is none.
+func (s *Fixture) State(project, stack string) string {
 	s.Helper()
 	content, err := os.ReadFile(s.stateFile(project, stack))
 	s.Succeed(err)
 	return string(content)
 }
 
-// HasState reports whether the backend of the stage has the stack.
-func (s *Scene) HasState(project, stack string) bool {
+// HasState reports whether the backend of the system has the stack.
+func (s *Fixture) HasState(project, stack string) bool {
 	_, err := os.Stat(s.stateFile(project, stack))
 	return err == nil
 }
@@ -129,8 +129,8 @@ type StateResource struct {
 	CustomTimeouts struct{ Create float64 }
 }
 
-// StateResources returns the resources in the state of the stack "dev", in the project with the name of the scene.
-func (s *Scene) StateResources() []StateResource {
+// StateResources returns the resources in the state of the stack "dev", in the project with the name of the fixture.
+func (s *Fixture) StateResources() []StateResource {
 	s.Helper()
 	var state struct {
 		Checkpoint struct {

@@ -1,7 +1,7 @@
-// Package podstage sets up the whole running system on a real cluster: source-controller and stack-controller as pods in flux-system,
+// Package podsystem sets up the whole running system on a real cluster: source-controller and stack-controller as pods in flux-system,
 // installed from config/default with images that are built from the source tree. Every workspace has its own pod, and Flux's
 // NetworkPolicies are enforced.
-package podstage
+package podsystem
 
 import (
 	"context"
@@ -25,7 +25,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/images"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -47,9 +47,9 @@ type Options struct {
 	WithoutController bool
 }
 
-// Stage is the running system.
-type Stage struct {
-	*stage.Apps
+// System is the running system.
+type System struct {
+	*localsystem.Apps
 	// Cluster has the API server, the node and Flux.
 	Cluster *cluster.Cluster
 	// Images are the images on the node.
@@ -67,18 +67,18 @@ type Images struct {
 
 // Start builds the images, starts the cluster and installs everything. It returns when stack-controller is ready. When it fails, it stops
 // what it had started.
-func Start(ctx context.Context, options Options) (*Stage, error) {
+func Start(ctx context.Context, options Options) (*System, error) {
 	if options.Log == nil {
 		options.Log = io.Discard
 	}
-	s := &Stage{options: options}
+	s := &System{options: options}
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
 }
 
-func (s *Stage) start(ctx context.Context) (err error) {
+func (s *System) start(ctx context.Context) (err error) {
 	if err := s.buildImages(ctx); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (s *Stage) start(ctx context.Context) (err error) {
 }
 
 // buildImages builds the images that are not cached yet.
-func (s *Stage) buildImages(ctx context.Context) error {
+func (s *System) buildImages(ctx context.Context) error {
 	// The images are built one after the other, because a build that compiles uses all processors.
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(1)
@@ -142,8 +142,8 @@ func (s *Stage) buildImages(ctx context.Context) error {
 	return group.Wait()
 }
 
-func (s *Stage) newApps() (*stage.Apps, error) {
-	apps := &stage.Apps{
+func (s *System) newApps() (*localsystem.Apps, error) {
+	apps := &localsystem.Apps{
 		BackendURL:      "file://" + stateMount,
 		NamespaceLabels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 		Prepare:         s.prepare,
@@ -159,7 +159,7 @@ func (s *Stage) newApps() (*stage.Apps, error) {
 		return nil, err
 	}
 	var err error
-	if apps.Client, err = stage.NewClient(s.Cluster.Config()); err != nil {
+	if apps.Client, err = localsystem.NewClient(s.Cluster.Config()); err != nil {
 		return nil, err
 	}
 	if apps.Git, err = gitserver.Start(filepath.Join(s.Cluster.Dir, "git")); err != nil {
@@ -174,17 +174,17 @@ func (s *Stage) newApps() (*stage.Apps, error) {
 }
 
 // Stop ends everything, including pods, and removes all files. It may be called more than once.
-func (s *Stage) Stop() error {
+func (s *System) Stop() error {
 	if s.Apps != nil {
 		s.Git.Stop()
 	}
 	return s.Cluster.Stop()
 }
 
-func (s *Stage) progress(line string) { _, _ = fmt.Fprintln(s.options.Log, line) }
+func (s *System) progress(line string) { _, _ = fmt.Fprintln(s.options.Log, line) }
 
-// RunTests is the body of a package's TestMain, like cluster.RunTests. Each pass of the tests has its own stage.
-func RunTests(m interface{ Run() int }, options Options, setup func(*Stage)) (code int) {
+// RunTests is the body of a package's TestMain, like cluster.RunTests. Each pass of the tests has its own system.
+func RunTests(m interface{ Run() int }, options Options, setup func(*System)) (code int) {
 	if err := cluster.Missing(); err != nil {
 		return cluster.SkipAll(err)
 	}
@@ -194,7 +194,7 @@ func RunTests(m interface{ Run() int }, options Options, setup func(*Stage)) (co
 	return suite.EachPass(func() int { return pass(m, options, setup) })
 }
 
-func pass(m interface{ Run() int }, options Options, setup func(*Stage)) (code int) {
+func pass(m interface{ Run() int }, options Options, setup func(*System)) (code int) {
 	s, err := Start(context.Background(), options)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -210,7 +210,7 @@ func pass(m interface{ Run() int }, options Options, setup func(*Stage)) (code i
 }
 
 // InstallController installs or updates stack-controller from config/default, and returns when it is ready.
-func (s *Stage) InstallController(ctx context.Context) error {
+func (s *System) InstallController(ctx context.Context) error {
 	overlay, err := s.overlay()
 	if err != nil {
 		return err
@@ -223,7 +223,7 @@ func (s *Stage) InstallController(ctx context.Context) error {
 }
 
 // AwaitController waits until the Deployment of stack-controller is rolled out.
-func (s *Stage) AwaitController(ctx context.Context) error {
+func (s *System) AwaitController(ctx context.Context) error {
 	_, err := s.Cluster.Kubectl(ctx, "rollout", "status", "deployment/"+ControllerName,
 		"--namespace="+cluster.FluxNamespace, "--timeout=120s")
 	if err != nil {
@@ -234,13 +234,13 @@ func (s *Stage) AwaitController(ctx context.Context) error {
 }
 
 // ControllerLog returns the last lines that stack-controller wrote.
-func (s *Stage) ControllerLog(ctx context.Context, lines int) (string, error) {
+func (s *System) ControllerLog(ctx context.Context, lines int) (string, error) {
 	return s.Cluster.Kubectl(ctx, "logs", "deployment/"+ControllerName, "--namespace="+cluster.FluxNamespace,
 		"--tail="+strconv.Itoa(lines))
 }
 
 // overlay writes an overlay as a user would: config/default with other images and flags. It returns the directory.
-func (s *Stage) overlay() (string, error) {
+func (s *System) overlay() (string, error) {
 	dir := filepath.Join(s.Cluster.Dir, "overlay")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("create the overlay: %w", err)
@@ -289,7 +289,7 @@ const (
 )
 
 // StateDir returns the directory of the state backend on this machine.
-func (s *Stage) StateDir() string { return filepath.Join(s.Cluster.Dir, "state") }
+func (s *System) StateDir() string { return filepath.Join(s.Cluster.Dir, "state") }
 
 // makeStateDir creates a directory that every user of a pod may write to.
 func makeStateDir(path string) error {
@@ -303,7 +303,7 @@ func makeStateDir(path string) error {
 }
 
 // prepare creates the claim for the state in the namespace of the Stack, and adds the image and the state to the Stack.
-func (s *Stage) prepare(ctx context.Context, stack *pulumiv1.Stack) error {
+func (s *System) prepare(ctx context.Context, stack *pulumiv1.Stack) error {
 	if err := s.ClaimState(ctx, stack.Namespace); err != nil {
 		return err
 	}
@@ -312,7 +312,7 @@ func (s *Stage) prepare(ctx context.Context, stack *pulumiv1.Stack) error {
 }
 
 // WorkspaceSpec returns a template for Workspaces with the image and the state.
-func (s *Stage) WorkspaceSpec() *autov1alpha1.WorkspaceSpec {
+func (s *System) WorkspaceSpec() *autov1alpha1.WorkspaceSpec {
 	return &autov1alpha1.WorkspaceSpec{
 		Image:           s.Images.Pulumi.Reference,
 		ImagePullPolicy: corev1.PullIfNotPresent,
@@ -329,7 +329,7 @@ func (s *Stage) WorkspaceSpec() *autov1alpha1.WorkspaceSpec {
 }
 
 // ClaimState creates a PersistentVolumeClaim for the state in the namespace, and its volume.
-func (s *Stage) ClaimState(ctx context.Context, namespace string) error {
+func (s *System) ClaimState(ctx context.Context, namespace string) error {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 	noClass := ""

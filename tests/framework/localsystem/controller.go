@@ -1,4 +1,4 @@
-package stage
+package localsystem
 
 import (
 	"context"
@@ -22,24 +22,24 @@ const stopGrace = 30 * time.Second
 
 // StartController starts stack-controller, and returns when it is ready. It is for a controller that was stopped or killed: Start has
 // started the first one. The flags apply to this process only.
-func (s *Stage) StartController(ctx context.Context, flags ...string) error {
+func (s *System) StartController(ctx context.Context, flags ...string) error {
 	process, err := s.run(ctx, controllerName, "data", flags)
 	s.controller = process
 	return err
 }
 
 // StartShard starts a further stack-controller, with its own storage, for the objects that the selector matches.
-func (s *Stage) StartShard(ctx context.Context, name, selector string, flags ...string) (*supervise.Process, error) {
+func (s *System) StartShard(ctx context.Context, name, selector string, flags ...string) (*supervise.Process, error) {
 	return s.run(ctx, controllerName+"-"+name, "data-"+name, append([]string{"--watch-label-selector=" + selector}, flags...))
 }
 
 // ShardLog returns the path of the log of a shard's controller.
-func (s *Stage) ShardLog(name string) string {
+func (s *System) ShardLog(name string) string {
 	return s.ControlPlane.LogPath(controllerName + "-" + name)
 }
 
 // run starts a stack-controller with its storage in the directory.
-func (s *Stage) run(ctx context.Context, name, storage string, flags []string) (*supervise.Process, error) {
+func (s *System) run(ctx context.Context, name, storage string, flags []string) (*supervise.Process, error) {
 	pulumi, err := s.pulumi(ctx)
 	if err != nil {
 		return nil, err
@@ -77,28 +77,28 @@ func (s *Stage) run(ctx context.Context, name, storage string, flags []string) (
 }
 
 // StopController ends stack-controller with SIGTERM, as Kubernetes does.
-func (s *Stage) StopController() error { return s.controller.Stop(stopGrace) }
+func (s *System) StopController() error { return s.controller.Stop(stopGrace) }
 
 // KillController ends stack-controller with SIGKILL, as the kernel does when memory runs out. Its agents keep running.
-func (s *Stage) KillController() error { return s.controller.Stop(0) }
+func (s *System) KillController() error { return s.controller.Stop(0) }
 
 // ControlWith sets the further flags of the stack-controller that is started next.
-func (s *Stage) ControlWith(args ...string) { s.options.ControllerArgs = args }
+func (s *System) ControlWith(args ...string) { s.options.ControllerArgs = args }
 
 // RunWith sets the executables of the stack-controller that is started next.
-func (s *Stage) RunWith(binaries Binaries) { s.binaries = binaries }
+func (s *System) RunWith(binaries Binaries) { s.binaries = binaries }
 
 // ControlIn sets the further environment variables of the stack-controller that is started next, as NAME=value.
-func (s *Stage) ControlIn(env ...string) { s.options.ControllerEnv = env }
+func (s *System) ControlIn(env ...string) { s.options.ControllerEnv = env }
 
 // Controller returns the process of stack-controller.
-func (s *Stage) Controller() *supervise.Process { return s.controller }
+func (s *System) Controller() *supervise.Process { return s.controller }
 
 // ControllerLog returns the path of stack-controller's log, which all its restarts share.
-func (s *Stage) ControllerLog() string { return s.ControlPlane.LogPath(controllerName) }
+func (s *System) ControllerLog() string { return s.ControlPlane.LogPath(controllerName) }
 
 // pulumi returns the path of the CLI that stack-controller runs.
-func (s *Stage) pulumi(ctx context.Context) (string, error) {
+func (s *System) pulumi(ctx context.Context) (string, error) {
 	if s.options.Pulumi != "" {
 		return s.options.Pulumi, nil
 	}
@@ -114,7 +114,7 @@ func programPath(ctx context.Context) (string, error) {
 	return filepath.Dir(host) + string(os.PathListSeparator) + os.Getenv("PATH"), nil
 }
 
-func (s *Stage) progress(line string) {
+func (s *System) progress(line string) {
 	_, _ = s.options.Log.Write([]byte(line + "\n"))
 }
 
@@ -126,7 +126,7 @@ const (
 )
 
 // createAccount creates stack-controller's ServiceAccount with the generated ClusterRole, and returns a kubeconfig for it.
-func (s *Stage) createAccount(ctx context.Context) (kubeconfig string, err error) {
+func (s *System) createAccount(ctx context.Context) (kubeconfig string, err error) {
 	role := filepath.Join(tools.RepositoryRoot(), "config", "rbac", "role.yaml")
 	if _, err := s.ControlPlane.Kubectl(ctx, "apply", "--filename="+role); err != nil {
 		return "", err
@@ -154,7 +154,7 @@ func (s *Stage) createAccount(ctx context.Context) (kubeconfig string, err error
 }
 
 // AllowElection grants stack-controller the rights for leader election, as its manifests do.
-func (s *Stage) AllowElection(ctx context.Context) error {
+func (s *System) AllowElection(ctx context.Context) error {
 	for _, name := range []string{"leader_election_role.yaml", "leader_election_role_binding.yaml"} {
 		manifest, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "config", "rbac", name))
 		if err != nil {

@@ -1,5 +1,5 @@
-// Package scene has what the tests on a stage share: their suite, and the namespace of each test.
-package scene
+// Package systemtest has what the tests on a system share: their suite, and the namespace of each test.
+package systemtest
 
 import (
 	"cmp"
@@ -17,26 +17,26 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // logLines is how many lines of stack-controller's log a failed run shows.
 const logLines = 150
 
-// Suite is a package whose tests share one stage.
+// Suite is a package whose tests share one system.
 type Suite struct {
-	Options stage.Options
-	// SetUp prepares further things on the stage that the tests need.
-	SetUp func(context.Context, *stage.Stage) error
+	Options localsystem.Options
+	// SetUp prepares further things on the system that the tests need.
+	SetUp func(context.Context, *localsystem.System) error
 	// AtOnce is how many tests run at the same time for each processor, two when it is zero. Tests mostly wait, for intervals and for
 	// pulumi.
 	AtOnce int
 	// Leaks returns the places to which stack-controller wrote a secret of the tests. Nil if the tests have no such secrets.
-	Leaks func(context.Context, *stage.Stage) ([]string, error)
+	Leaks func(context.Context, *localsystem.System) ([]string, error)
 }
 
-// Run starts the stage, runs the tests and stops the stage, for each pass of the tests. It returns the exit code of the process.
+// Run starts the system, runs the tests and stops the system, for each pass of the tests. It returns the exit code of the process.
 func (s *Suite) Run(m *testing.M) (code int) {
 	return suite.EachPass(func() int { return s.pass(m) })
 }
@@ -49,7 +49,7 @@ func (s *Suite) pass(m *testing.M) (code int) {
 	}
 	ctx := context.Background()
 	s.Options.Log = os.Stderr
-	system, err := stage.Start(ctx, s.Options)
+	system, err := localsystem.Start(ctx, s.Options)
 	if err != nil {
 		return suite.Failed(err)
 	}

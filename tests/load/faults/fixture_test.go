@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/stack-controller/stack-controller/tests/framework/stage"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/load/faults/campaign"
 )
 
@@ -25,18 +25,18 @@ const (
 	maxConvergence = 8 * time.Minute
 	// work is how long a resource takes to be created or updated.
 	work = 400 * time.Millisecond
-	// passphrase is the passphrase in the Secret that the stage creates.
+	// passphrase is the passphrase in the Secret that the fixture creates.
 	passphrase = "correct horse battery staple"
 )
 
-// scene is the running system with everything that the faults need: a controller that is restarted when it ends, and proxies in front of
+// fixture is the running system with everything that the faults need: a controller that is restarted when it ends, and proxies in front of
 // the API server and the artifacts.
-type scene struct {
-	*campaign.World
-	system  *stage.Stage
+type fixture struct {
+	*campaign.Environment
+	system  *localsystem.System
 	cli     string // the pulumi CLI that finds the test provider
 	main    *replica
-	present stage.Binaries // the build that the controller was started with at first
+	present localsystem.Binaries // the build that the controller was started with at first
 	api     *link
 	gate    *gate // between the link and the API server
 	mirror  *mirror
@@ -46,24 +46,24 @@ type scene struct {
 	bystanders []*exec.Cmd
 }
 
-func startWorld(ctx context.Context, number int, cli string) (*scene, error) {
-	system, err := stage.Start(ctx, stage.Options{Log: os.Stderr, Pulumi: cli, ControllerArgs: []string{"--concurrent=8"}})
+func startEnvironment(ctx context.Context, number int, cli string) (*fixture, error) {
+	system, err := localsystem.Start(ctx, localsystem.Options{Log: os.Stderr, Pulumi: cli, ControllerArgs: []string{"--concurrent=8"}})
 	if err != nil {
-		return nil, fmt.Errorf("start world %d: %w", number, err)
+		return nil, fmt.Errorf("start environment %d: %w", number, err)
 	}
-	s, err := newScene(ctx, number, system, cli)
+	s, err := newFixture(ctx, number, system, cli)
 	if err != nil {
-		(&scene{system: system}).unmountDisk()
-		return nil, errors.Join(fmt.Errorf("start world %d: %w", number, err), system.Stop())
+		(&fixture{system: system}).unmountDisk()
+		return nil, errors.Join(fmt.Errorf("start environment %d: %w", number, err), system.Stop())
 	}
 	return s, nil
 }
 
-func newScene(ctx context.Context, number int, system *stage.Stage, cli string) (*scene, error) {
+func newFixture(ctx context.Context, number int, system *localsystem.System, cli string) (*fixture, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &scene{system: system, cli: cli, ctx: ctx, cancel: cancel}
+	s := &fixture{system: system, cli: cli, ctx: ctx, cancel: cancel}
 	journals := filepath.Join(system.Dir, "journals")
-	s.World = &campaign.World{
+	s.Environment = &campaign.Environment{
 		Apps: system.Apps, System: s, Number: number, Journals: journals, JournalsInside: journals, Work: work,
 		Patience: patience, MaxConvergence: maxConvergence,
 	}
@@ -112,7 +112,7 @@ func newScene(ctx context.Context, number int, system *stage.Stage, cli string) 
 }
 
 // keepBinaries makes the command use copies of the executables, because those of the repository may be built again during the tests.
-func (s *scene) keepBinaries(command *commandLine) error {
+func (s *fixture) keepBinaries(command *commandLine) error {
 	bin := filepath.Join(s.system.Dir, "bin")
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (s *scene) keepBinaries(command *commandLine) error {
 			return err
 		}
 	}
-	s.present = stage.Binaries{
+	s.present = localsystem.Binaries{
 		Controller: filepath.Join(bin, filepath.Base(command.args[0])), Agent: filepath.Join(bin, filepath.Base(agent)),
 	}
 	command.use(s.present)
@@ -135,7 +135,7 @@ func (s *scene) keepBinaries(command *commandLine) error {
 }
 
 // throughLink writes a kubeconfig that leads through the proxies, and makes the command use it.
-func (s *scene) throughLink(command *commandLine) error {
+func (s *fixture) throughLink(command *commandLine) error {
 	for i, variable := range command.env {
 		path, is := strings.CutPrefix(variable, "KUBECONFIG=")
 		if !is {
@@ -157,7 +157,7 @@ func (s *scene) throughLink(command *commandLine) error {
 }
 
 // restartSourceController kills source-controller and starts it again, with each argument passed through change.
-func (s *scene) restartSourceController(ctx context.Context, change func(string) string) error {
+func (s *fixture) restartSourceController(ctx context.Context, change func(string) string) error {
 	pid, err := serverPID(s.system.ControlPlane, "source-controller")
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func (s *scene) restartSourceController(ctx context.Context, change func(string)
 }
 
 // restartAPIServer kills kube-apiserver and starts it again after the time. A listener keeps its port meanwhile.
-func (s *scene) restartAPIServer(ctx context.Context, away time.Duration) error {
+func (s *fixture) restartAPIServer(ctx context.Context, away time.Duration) error {
 	cp := s.system.ControlPlane
 	ready := cp.AnswersOK(cp.Config().Host + "/readyz")
 	return restartServer(ctx, cp, "kube-apiserver", ready, func() {
@@ -199,8 +199,8 @@ func (s *scene) restartAPIServer(ctx context.Context, away time.Duration) error 
 	}, nil)
 }
 
-// end stops a world, whatever state it is in.
-func (s *scene) end() error {
+// end stops a environment, whatever state it is in.
+func (s *fixture) end() error {
 	s.endBystanders()
 	s.cancel()
 	s.Stop()
@@ -216,15 +216,15 @@ func (s *scene) end() error {
 }
 
 // backend returns the directory of the state.
-func (s *scene) backend() string { return strings.TrimPrefix(s.system.BackendURL, "file://") }
+func (s *fixture) backend() string { return strings.TrimPrefix(s.system.BackendURL, "file://") }
 
 // KeepLogs copies the logs to the directory in the environment variable FAULTS_LOGS, if it is set.
-func (s *scene) KeepLogs(occasion string) {
+func (s *fixture) KeepLogs(occasion string) {
 	target := os.Getenv("FAULTS_LOGS")
 	if target == "" {
 		return
 	}
-	target = filepath.Join(target, fmt.Sprintf("world-%d%s", s.Number, occasion))
+	target = filepath.Join(target, fmt.Sprintf("environment-%d%s", s.Number, occasion))
 	if err := os.MkdirAll(target, 0o700); err != nil {
 		return
 	}

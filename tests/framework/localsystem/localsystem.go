@@ -1,7 +1,7 @@
-// Package stage sets up the whole running system on one machine: control plane, source-controller, a git server, and stack-controller as a
+// Package localsystem sets up the whole running system on one machine: control plane, source-controller, a git server, and stack-controller as a
 // separate process, with the process runtime and only the rights of its ClusterRole. The demo, the benchmarks and the end-to-end tests use
 // it.
-package stage
+package localsystem
 
 import (
 	"context"
@@ -46,8 +46,8 @@ type Options struct {
 	Pulumi string
 }
 
-// Stage is the running system.
-type Stage struct {
+// System is the running system.
+type System struct {
 	*Apps
 	// ControlPlane has the API server and Flux.
 	ControlPlane *controlplane.ControlPlane
@@ -64,18 +64,18 @@ type Stage struct {
 
 // Start builds stack-controller, starts the servers and then stack-controller, and returns when it is ready. When it fails, it stops what
 // it had started.
-func Start(ctx context.Context, options Options) (*Stage, error) {
+func Start(ctx context.Context, options Options) (*System, error) {
 	if options.Log == nil {
 		options.Log = io.Discard
 	}
-	s := &Stage{Apps: &Apps{}, options: options}
+	s := &System{Apps: &Apps{}, options: options}
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
 }
 
-func (s *Stage) start(ctx context.Context) (err error) {
+func (s *System) start(ctx context.Context) (err error) {
 	if s.options.Binaries != nil {
 		s.binaries = *s.options.Binaries
 	} else if s.binaries, err = Build(ctx, s.progress); err != nil {
@@ -112,7 +112,7 @@ func (s *Stage) start(ctx context.Context) (err error) {
 }
 
 // Stop ends everything, including agents, and removes all files. It may be called more than once.
-func (s *Stage) Stop() error {
+func (s *System) Stop() error {
 	if s.Git != nil {
 		s.Git.Stop()
 	}

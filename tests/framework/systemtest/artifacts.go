@@ -1,4 +1,4 @@
-package scene
+package systemtest
 
 import (
 	"archive/tar"
@@ -80,8 +80,8 @@ func (a *Artifacts) Requests(artifact *meta.Artifact) int {
 	return a.requests[artifact.Path]
 }
 
-// Offer makes the ExternalArtifact of the scene publish the artifact.
-func (s *Scene) Offer(artifact *meta.Artifact) {
+// Offer makes the ExternalArtifact of the fixture publish the artifact.
+func (s *Fixture) Offer(artifact *meta.Artifact) {
 	s.Helper()
 	source := &sourcev1.ExternalArtifact{}
 	s.Get(s.Name, source)
@@ -90,7 +90,7 @@ func (s *Scene) Offer(artifact *meta.Artifact) {
 	source.Status.Conditions = []metav1.Condition{{
 		Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.SucceededReason, Message: "stored", LastTransitionTime: metav1.Now(),
 	}}
-	s.Expect(s.Stage.Client.Status().Patch(s.Context(), source, client.MergeFrom(before))).To(Succeed())
+	s.Expect(s.System.Client.Status().Patch(s.Context(), source, client.MergeFrom(before))).To(Succeed())
 }
 
 // Program returns a Pulumi program with the lines, in a project with the name.
