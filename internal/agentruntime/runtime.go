@@ -56,13 +56,12 @@ type Runtime interface {
 	Ensure(ctx context.Context, workspace *autov1alpha1.Workspace, idle bool) (Status, error)
 
 	// Connect returns a client for the agent of the workspace. The connection belongs to the runtime, which shares it between callers: they
-	// must not close it. Connect starts nothing; it waits briefly for an agent that is being started. Without an agent, it fails with
-	// ErrNoAgent, or with ErrResting.
+	// must not close it. Connect starts no agent that rests; it waits briefly for one that is being started. Without an agent, it fails
+	// with ErrNoAgent, or with ErrResting.
 	Connect(ctx context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error)
 
-	// Wake starts the agent of a workspace whose Connect returned ErrResting, and waits briefly for it. A runtime whose Connect never does has
-	// nothing to do.
-	Wake(ctx context.Context, workspace *autov1alpha1.Workspace) error
+	// Wake is Connect that starts an agent that rests first, and waits briefly for it.
+	Wake(ctx context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error)
 
 	// Delete ends the agent of the workspace and removes all that belongs to it. It returns no error when there is nothing to remove. The
 	// agent ends gracefully, which may take minutes. Delete does not wait: it returns ErrEnding until all is gone, then an event follows, and
@@ -71,16 +70,4 @@ type Runtime interface {
 
 	// Events reports the workspaces whose agent appeared, changed or ended. The objects carry name and namespace only.
 	Events() <-chan event.GenericEvent
-}
-
-// Awake is Connect for callers that need the agent now: an agent that rests is started.
-func Awake(ctx context.Context, agents Runtime, workspace *autov1alpha1.Workspace) (*client.Client, error) {
-	agent, err := agents.Connect(ctx, workspace)
-	if !errors.Is(err, ErrResting) {
-		return agent, err
-	}
-	if err := agents.Wake(ctx, workspace); err != nil {
-		return nil, err
-	}
-	return agents.Connect(ctx, workspace)
 }

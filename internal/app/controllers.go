@@ -245,7 +245,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 // Update. Another controller may have started the operation in its own agent, on another machine.
 func knowsOperation(agents agentruntime.Runtime) func(context.Context, *autov1alpha1.Workspace, *autov1alpha1.Update) bool {
 	return func(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool {
-		agent, err := agentruntime.Awake(ctx, agents, workspace)
+		agent, err := agents.Wake(ctx, workspace)
 		if err == nil {
 			_, err = agent.GetOperation(ctx, string(update.UID))
 		}

@@ -59,8 +59,10 @@ func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace
 	return r.keep(ctx, workspace, opened), nil
 }
 
-// Wake does nothing: Ensure starts and ends pods.
-func (r *Runtime) Wake(context.Context, *autov1alpha1.Workspace) error { return nil }
+// Wake is Connect: Ensure starts and ends pods.
+func (r *Runtime) Wake(ctx context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error) {
+	return r.Connect(ctx, workspace)
+}
 
 // keepConnection looks for an agent that the kubelet has not reported yet, and makes sure that the connection to an agent that runs is the one
 // to use. The observation has the results.

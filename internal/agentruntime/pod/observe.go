@@ -100,11 +100,15 @@ type agentAnswer struct {
 
 // observe reads what decide needs besides the objects that were applied. What costs little is read first.
 func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) error {
-	t.update(o)
 	var err error
 	if o.events, err = r.readEvents(ctx, workspace, o); err != nil {
 		return err
 	}
+	return r.observeAgent(ctx, t, workspace, o)
+}
+
+// observeAgent asks the agent if the decision needs its answer.
+func (r *Runtime) observeAgent(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) error {
 	if needsAnswer(o) {
 		o.agent = r.askAgent(ctx, t, workspace, o.now)
 	}

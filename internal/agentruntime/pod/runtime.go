@@ -2,9 +2,9 @@
 // the agent's key pair.
 //
 // Ensure first applies these objects (objects.go, act.go) and takes care of the connection to the agent (connect.go). Then it observes the pod
-// (observe.go), decides in a pure function what the status is and what to do (decide.go, explain.go), and acts on the decision (act.go). It watches pods and StatefulSets, so that it notices
-// at once when a pod is lost, and reads again after a time what it cannot watch. Only this package replaces a pod, never the StatefulSet
-// controller, because an operation may be running in it.
+// (observe.go), decides in a pure function what the status is and what to do (decide.go, explain.go), and acts on the decision (act.go). It
+// watches pods and StatefulSets, so that it notices at once when a pod is lost, and reads again after a time what it cannot watch. Only this
+// package replaces a pod, never the StatefulSet controller, because an operation may be running in it.
 package pod
 
 import (
@@ -134,6 +134,7 @@ func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace,
 	defer t.mu.Unlock()
 	o, err := r.applyObjects(ctx, t, workspace, idle)
 	if err == nil {
+		t.update(o)
 		err = r.keepConnection(ctx, workspace, o)
 	}
 	if err == nil {
@@ -148,7 +149,7 @@ func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace,
 	d := decide(o)
 	if d.action == actionQueue {
 		o.rollAsked, o.mayRoll = true, r.rollout.begin(keyOf(workspace))
-		if err := r.observe(ctx, t, workspace, o); err != nil {
+		if err := r.observeAgent(ctx, t, workspace, o); err != nil {
 			return agentruntime.Status{}, err
 		}
 		d = decide(o)

@@ -117,7 +117,7 @@ func makeReady(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) procfs.I
 
 // call calls the agent of the Workspace.
 func call(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) *agentpb.Info {
-	agent, err := agentruntime.Awake(context.Background(), r, workspace)
+	agent, err := r.Wake(context.Background(), workspace)
 	g.Expect(err).NotTo(HaveOccurred())
 	info, err := agent.GetInfo(context.Background())
 	g.Expect(err).NotTo(HaveOccurred())

@@ -220,18 +220,19 @@ func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace
 	}
 	s := r.supervisor(client.ObjectKeyFromObject(workspace))
 	defer s.mu.Unlock()
-	return s.connect(ctx, workspace.UID)
+	s.idleTimeout = workspace.Spec.IdleTimeout
+	return s.connect(ctx, workspace.UID, false)
 }
 
-// Wake starts an agent that ended because it had no work, and waits for it for at most startWait.
-func (r *Runtime) Wake(ctx context.Context, workspace *autov1alpha1.Workspace) error {
+// Wake returns a client for the agent. If the agent ended because it had no work, Wake starts it and waits for that for at most startWait.
+func (r *Runtime) Wake(ctx context.Context, workspace *autov1alpha1.Workspace) (*agentclient.Client, error) {
 	if r.ctx.Err() != nil {
-		return errStopped
+		return nil, errStopped
 	}
 	s := r.supervisor(client.ObjectKeyFromObject(workspace))
 	defer s.mu.Unlock()
 	s.idleTimeout = workspace.Spec.IdleTimeout
-	return s.wake(ctx, workspace.UID)
+	return s.connect(ctx, workspace.UID, true)
 }
 
 // Delete ends the agent and the processes that it left, and removes the directory, both in the background. Until that is done, Delete

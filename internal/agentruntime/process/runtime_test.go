@@ -220,7 +220,8 @@ func TestRuntimeThatEndedRefusesCalls(t *testing.T) {
 	workspace := newWorkspace("app", "1")
 	_, ensured := r.Ensure(t.Context(), workspace, false)
 	_, connected := r.Connect(t.Context(), workspace)
-	for _, err := range []error{ensured, connected, r.Wake(t.Context(), workspace), r.Delete(t.Context(), keyFor(workspace))} {
+	_, woken := r.Wake(t.Context(), workspace)
+	for _, err := range []error{ensured, connected, woken, r.Delete(t.Context(), keyFor(workspace))} {
 		g.Expect(errors.Is(err, errStopped)).To(BeTrue())
 	}
 }

@@ -92,25 +92,20 @@ func (s *supervisor) ensure(ctx context.Context, uid types.UID) agentruntime.Sta
 	return s.status()
 }
 
-// wake starts the agent if it is resting, and waits for it. The lock is held; it is released while wake waits.
-func (s *supervisor) wake(ctx context.Context, uid types.UID) error {
-	if err := s.await(ctx, uid); err != nil {
-		return err
-	}
-	if s.phase == phaseResting && s.worked && s.uid == uid {
-		s.begin(phaseStarting, nil)
-	}
-	return s.await(ctx, uid)
-}
-
-// await waits for an agent that is being started. The lock is held; it is released while await waits.
-func (s *supervisor) await(ctx context.Context, uid types.UID) error {
+// connect returns a client. With wake, it first starts an agent that is resting. The lock is held; it is released while connect waits for an
+// agent that is being started.
+func (s *supervisor) connect(ctx context.Context, uid types.UID, wake bool) (*client.Client, error) {
 	if s.phase == phaseRemoving {
 		// The caller does not know of the removal yet. Assigning the Workspace now would interrupt the removal, and the next removal would signal
 		// the agent a second time.
-		return fmt.Errorf("connect to workspace %s: %w (it is being removed)", s.key, agentruntime.ErrNoAgent)
+		return nil, fmt.Errorf("connect to workspace %s: %w (it is being removed)", s.key, agentruntime.ErrNoAgent)
 	}
 	s.assign(ctx, uid)
+	if resting := s.phase == phaseResting && s.worked; resting && !wake {
+		return nil, fmt.Errorf("connect to workspace %s: %w", s.key, agentruntime.ErrResting)
+	} else if resting {
+		s.begin(phaseStarting, nil)
+	}
 	ctx, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
 	for s.phase == phaseStarting && ctx.Err() == nil {
@@ -121,17 +116,6 @@ func (s *supervisor) await(ctx context.Context, uid types.UID) error {
 		case <-ctx.Done():
 		}
 		s.mu.Lock()
-	}
-	return nil
-}
-
-// connect returns a client. The lock is held; it is released while connect waits.
-func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client, error) {
-	if err := s.await(ctx, uid); err != nil {
-		return nil, err
-	}
-	if s.phase == phaseResting && s.worked && s.uid == uid {
-		return nil, fmt.Errorf("connect to workspace %s: %w", s.key, agentruntime.ErrResting)
 	}
 	if s.phase != phaseRunning || s.uid != uid {
 		return nil, fmt.Errorf("connect to workspace %s: %w (%s)", s.key, agentruntime.ErrNoAgent, s.status().Message)

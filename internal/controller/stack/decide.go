@@ -57,6 +57,8 @@ type observation struct {
 	otherShard *otherShard
 	// moving is true when they can be taken over now, or when the cache does not have all of them yet. Then nothing more is read.
 	moving bool
+	// readUpdates is true when update and the fields about other Updates were read, readAll when everything was, except content.
+	readUpdates, readAll bool
 	// update is the Stack's Update that is not finished, or finished but not recorded in the status yet; nil when there is none. If there is
 	// one, the status names it, see repair.
 	update *autov1alpha1.Update

@@ -82,8 +82,8 @@ func TestUnusableSpecIsRefusedWithItsPlace(t *testing.T) {
 		spec pulumiv1.StackSpec
 		says string
 	}{
-		{"environment of the controller", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefEnv, Env: &pulumiv1.EnvSelector{Name: "HOME"}}}}, "spec.envRefs[X]: type Env is not supported"},
-		{"file of the controller", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefFS, FileSystem: &pulumiv1.FSSelector{Path: "/etc/passwd"}}}}, "spec.envRefs[X]: type FS is not supported"},
+		{"environment of the controller", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefEnv, Env: &pulumiv1.EnvSelector{Name: "HOME"}}}}, "spec.envRefs[X]: type Env is no longer supported"},
+		{"file of the controller", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefFS, FileSystem: &pulumiv1.FSSelector{Path: "/etc/passwd"}}}}, "spec.envRefs[X]: type FS is no longer supported"},
 		{"another namespace", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": secretRef("s", "k", "other")}}, "another namespace"},
 		{"nothing named", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefSecret}}}, "needs the field secret"},
 		{"unknown type", pulumiv1.StackSpec{SecretRefs: map[string]pulumiv1.ResourceRef{"x": {Type: "Vault"}}}, `spec.secretsRef[x]: unknown type "Vault"`},

@@ -32,6 +32,12 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 		o.otherShard, o.moving = nil, true
 		return nil
 	}
+	o.readUpdates = true
+	// The rest is read for the status as it should be: what is asked of a source depends on what was deployed and what runs.
+	stack := o.stack
+	o.stack = stack.DeepCopy()
+	restoreStatus(o)
+	defer func() { o.stack = stack }()
 	o.desired, o.specProblem = r.desire(o.stack)
 	for _, read := range []func(context.Context, *observation) error{
 		r.observeReferences, r.observeSource, r.observeWorkspace, r.observeDependencies, r.observeDependents, r.observeApprovals,
@@ -40,6 +46,7 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 			return err
 		}
 	}
+	o.readAll = true
 	return nil
 }
 
@@ -217,13 +224,9 @@ func (r *Reconciler) observeReferences(ctx context.Context, o *observation) (err
 }
 
 func (r *Reconciler) observeSource(ctx context.Context, o *observation) error {
-	// What is asked of the source depends on what was deployed and what runs, as the status should say.
-	repaired := *o
-	repaired.stack = o.stack.DeepCopy()
-	restoreStatus(&repaired)
 	var err error
-	if needsSource(repaired.stack) {
-		o.artifact, err = r.Sources.Resolve(ctx, repaired.stack)
+	if needsSource(o.stack) {
+		o.artifact, err = r.Sources.Resolve(ctx, o.stack)
 	} else {
 		r.Sources.Forget(client.ObjectKeyFromObject(o.stack))
 		if !hasSource(o.stack) && o.stack.DeletionTimestamp.IsZero() {

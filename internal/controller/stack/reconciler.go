@@ -126,7 +126,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	outcome, err := r.reconcile(ctx, stack)
 	if large, ok := errors.AsType[*informercache.TooLargeError](err); ok {
 		// The object is the Workspace, an Update, a Stack that this one depends on, or a Stack that depends on this one.
+		recorded := outcome.then
 		outcome, err = r.stall(stack, decision{reason: pulumiv1.SpecInvalidReason, message: large.Error(), after: r.WaitInterval}), nil
+		outcome.then = append(recorded, outcome.then...)
 	}
 	if err == nil {
 		r.announceProblem(stack, start, &outcome)
@@ -187,36 +189,53 @@ func soonest(a, b time.Duration) time.Duration {
 	return a
 }
 
-// reconcile reads, repairs what the status should say, decides and acts. It changes the status in memory only. A finished Update is recorded
-// first; then there is a new decision to make. Content is looked up only for a decision that depends on it.
+// reconcile reads, repairs what the status should say, decides and acts. It changes the status in memory only.
 func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outcome, error) {
 	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter, shownPlan: shownPlan(stack)}
 	err := r.observe(ctx, o)
-	if err == nil {
-		repair(o)
+	repair(o)
+	if err != nil {
+		return outcome{}, err
 	}
-	var ended *endedUpdate
+	result, ended, err := r.decideAndAct(ctx, o)
+	if ended != nil {
+		result.announcesSuccess = !ended.planned && ended.result.State == pulumiv1.StackUpdateSucceeded
+		result.then = slices.Insert(result.then, 0, func(ctx context.Context) error {
+			if ended.planned {
+				r.announcePlan(stack, ended.update)
+			} else {
+				r.announceResult(ctx, stack, ended.earlier, ended.result, ended.update)
+			}
+			return r.pruneUpdates(ctx, stack, ended.update.Name)
+		})
+	}
+	return result, err
+}
+
+// decideAndAct decides and acts. A finished Update is recorded first; then there is a new decision to make. Content is looked up only for a
+// decision that depends on it. ended is the Update whose end was recorded, also if what follows fails; nil when there was none.
+func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (result outcome, ended *endedUpdate, err error) {
 	for err == nil {
 		d := decide(*o)
-		stack.Status.Plan = d.plan
+		ctrl.LoggerFrom(ctx).V(1).Info("decided", d.keysAndValues()...)
+		o.stack.Status.Plan = d.plan
 		switch {
 		case d.action == actionRecord:
 			ended, err = r.record(ctx, o)
 		case d.needsContent(o):
 			err = r.observeContent(ctx, o)
 		case d.action == actionTakeOver:
-			return outcome{after: d.after}, r.takeOver(ctx, o)
+			return outcome{after: d.after}, nil, r.takeOver(ctx, o)
 		default:
-			return r.carryOut(ctx, o, d, ended)
+			result, err = r.actAlsoOnDrift(ctx, o, d)
+			return result, ended, err
 		}
 	}
-	return outcome{}, err
+	return outcome{}, ended, err
 }
 
-// carryOut acts on the last decision of a reconcile, and on drift. ended is the Update that was recorded before; nil when there is none.
-func (r *Reconciler) carryOut(ctx context.Context, o *observation, d decision, ended *endedUpdate) (outcome, error) {
-	ctrl.LoggerFrom(ctx).V(1).Info("decided", d.keysAndValues()...)
-	last, drift := o.stack.Status.LastUpdate, decideOnDrift(*o, d)
+func (r *Reconciler) actAlsoOnDrift(ctx context.Context, o *observation, d decision) (outcome, error) {
+	drift := decideOnDrift(*o, d)
 	result, err := r.act(ctx, o, d)
 	if err == nil {
 		r.actOnDrift(ctx, o, drift, &result)
@@ -224,17 +243,6 @@ func (r *Reconciler) carryOut(ctx context.Context, o *observation, d decision, e
 	if o.otherShard != nil {
 		// Changes of the Update wake only the other controller.
 		result.after = r.WaitInterval
-	}
-	if ended != nil {
-		result.announcesSuccess = !ended.planned && last.State == pulumiv1.StackUpdateSucceeded
-		result.then = slices.Insert(result.then, 0, func(ctx context.Context) error {
-			if ended.planned {
-				r.announcePlan(o.stack, ended.update)
-			} else {
-				r.announceResult(ctx, o.stack, ended.earlier, last, ended.update)
-			}
-			return r.pruneUpdates(ctx, o.stack, ended.update.Name)
-		})
 	}
 	return result, err
 }
@@ -252,8 +260,8 @@ type endedUpdate struct {
 	update *autov1alpha1.Update
 	// planned is true when the end concerns only a plan and is not the result of an update.
 	planned bool
-	// earlier is the result that the status had before.
-	earlier *pulumiv1.StackUpdateStatus
+	// earlier is the result that the status had before, result the one that it has now.
+	earlier, result *pulumiv1.StackUpdateStatus
 }
 
 // record records the end of the current Update in the status, and takes the Update out of the observation.
@@ -268,6 +276,7 @@ func (r *Reconciler) record(ctx context.Context, o *observation) (ended *endedUp
 		}
 	}
 	followGeneration(o.stack)
+	ended.result = o.stack.Status.LastUpdate
 	o.update, o.now = nil, time.Now()
 	return ended, nil
 }

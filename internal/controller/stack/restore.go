@@ -17,13 +17,16 @@ import (
 // A status may have been written by another controller, or lost: backups leave it out, and it can be edited. It is corrected here, in
 // memory, before anything is decided.
 
-// repair corrects what the status says with what was observed.
+// repair corrects what the status says with what was observed, as far as that came.
 func repair(o *observation) {
-	if o.moving {
-		return // the observation is not complete
+	if !o.readUpdates {
+		return // nothing is known of its Updates, or they are being taken over
 	}
 	// First come what is deployed and which Update runs: the next steps change what the status says about them.
 	restoreStatus(o)
+	if !o.readAll {
+		return
+	}
 	// A status of the Pulumi Kubernetes Operator gets the digests by which the steps after this one compare.
 	adoptOperatorStatus(o)
 	followGeneration(o.stack)

@@ -262,11 +262,11 @@ func TestConditionsOfAFailedStackOfTheFormerControllerSayWhy(t *testing.T) {
 
 func TestStatusOfAStackThatMovesIsNotRepaired(t *testing.T) {
 	g := NewWithT(t)
-	o := with(updating(), func(o *observation) { o.update, o.updateRemoved, o.moving = nil, true, true })
+	o := with(updating(), func(o *observation) { o.update, o.updateRemoved = nil, true })
 	before := o.stack.DeepCopy()
 	repair(o)
 	g.Expect(o.stack).To(Equal(before), "its Updates were not read")
-	o.moving = false
+	o.readUpdates = true
 	repair(o)
 	g.Expect(o.stack.Status.CurrentUpdate).To(BeNil())
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
-	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -74,8 +73,9 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 		o.update.Status.State, o.update.Status.Message = autov1alpha1.UpdateStateRunning, d.message
 		r.storePlan(o)
 	case actionDeliver, actionDeliverPlan, actionWait:
-		// What is shown now has been taken into account.
-		r.background.forgetDelivery(o.update)
+		if o.deliveryRead {
+			r.background.forgetDelivery(o.update) // the next reconcile makes another attempt
+		}
 		switch d.action {
 		case actionDeliver:
 			r.deliver(o)
@@ -95,13 +95,6 @@ func comeBack(d decision) ctrl.Result {
 	return ctrl.Result{RequeueAfter: time.Duration(float64(d.after) * (0.9 + 0.2*rand.Float64()))}
 }
 
-// wake starts the agent of the Workspace, which rests. If that fails, the next call to the agent says so.
-func (r *Reconciler) wake(ctx context.Context, workspace *autov1alpha1.Workspace) {
-	if err := r.Runtime.Wake(ctx, workspace); err != nil {
-		ctrl.LoggerFrom(ctx).V(1).Info("the agent was not started", "error", err.Error())
-	}
-}
-
 // startAndFollow starts the operation and watches it. If the agent does not start it, the observation has the reason afterwards, and nothing
 // else has happened.
 func (r *Reconciler) startAndFollow(ctx context.Context, o *observation, d decision) (ctrl.Result, error) {
@@ -110,7 +103,7 @@ func (r *Reconciler) startAndFollow(ctx context.Context, o *observation, d decis
 	}
 	before := o.update.DeepCopy()
 	if o.startError = r.start(ctx, o); o.startError != nil {
-		o.delivery = r.background.lastDelivery(o.update)
+		o.delivery, o.deliveryRead = r.background.lastDelivery(o.update), true
 		return ctrl.Result{}, nil
 	}
 	r.ensureWatched(o.update)
@@ -120,7 +113,7 @@ func (r *Reconciler) startAndFollow(ctx context.Context, o *observation, d decis
 // start asks the agent to start the operation, and sets the status afterwards. If the controller ends in between, the next one finds the
 // operation at the agent. If an operation with this id has already ended, its watch reports that.
 func (r *Reconciler) start(ctx context.Context, o *observation) error {
-	agent, err := agentruntime.Awake(ctx, r.Runtime, o.workspace)
+	agent, err := r.Runtime.Wake(ctx, o.workspace)
 	if err != nil {
 		return err
 	}
@@ -176,7 +169,7 @@ func secretsOf(request *agentpb.StartOperationRequest) iter.Seq[string] {
 
 // cancel asks the agent to end the operation. The watch of the operation reports its end.
 func (r *Reconciler) cancel(ctx context.Context, o *observation) error {
-	agent, err := agentruntime.Awake(ctx, r.Runtime, o.workspace)
+	agent, err := r.Runtime.Wake(ctx, o.workspace)
 	if err == nil {
 		_, err = agent.CancelOperation(ctx, string(o.update.UID))
 	}

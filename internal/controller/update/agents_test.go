@@ -38,6 +38,9 @@ type agents struct {
 	calls  map[string]int
 	// connected has the workspaces for which Connect was called.
 	connected sync.Map
+	// resting are the keys of the agents that rest until they are woken; woken counts how often one was.
+	resting sync.Map
+	woken   atomic.Int32
 	// held is closed when deliveries may go on; nil when none is held.
 	held atomic.Pointer[chan struct{}]
 	// attack, if set, handles streams instead of the agent. It returns false for a stream that the agent is to handle.
@@ -190,6 +193,9 @@ func (a *agents) interceptStream(key types.NamespacedName) grpc.StreamServerInte
 // Connect implements agentruntime.Runtime.
 func (a *agents) Connect(_ context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error) {
 	key := types.NamespacedName{Namespace: workspace.Namespace, Name: workspace.Name}
+	if _, rests := a.resting.Load(key); rests {
+		return nil, agentruntime.ErrResting
+	}
 	a.connected.Store(key, true)
 	if found := a.agent(key); found != nil {
 		return found, nil
@@ -197,8 +203,13 @@ func (a *agents) Connect(_ context.Context, workspace *autov1alpha1.Workspace) (
 	return nil, agentruntime.ErrNoAgent
 }
 
-// Wake implements agentruntime.Runtime; these agents do not rest.
-func (a *agents) Wake(context.Context, *autov1alpha1.Workspace) error { return nil }
+// Wake implements agentruntime.Runtime.
+func (a *agents) Wake(ctx context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error) {
+	if _, rested := a.resting.LoadAndDelete(types.NamespacedName{Namespace: workspace.Namespace, Name: workspace.Name}); rested {
+		a.woken.Add(1)
+	}
+	return a.Connect(ctx, workspace)
+}
 
 // Ensure implements agentruntime.Runtime; the Update controller does not use it.
 func (a *agents) Ensure(context.Context, *autov1alpha1.Workspace, bool) (agentruntime.Status, error) {

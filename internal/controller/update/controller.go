@@ -143,7 +143,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		}
 		return ctrl.Result{}, fmt.Errorf("read the update: %w", err)
 	}
-	result, err := r.reconcile(ctx, update)
+	observed, err := r.observe(ctx, update)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	result, err := r.decideAndAct(ctx, observed)
 	switch {
 	case ctx.Err() != nil:
 		// The manager is stopping. The next controller starts from what the API server and the agents know.
@@ -158,22 +162,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return result, err
 }
 
-// reconcile reads, decides and acts. Three actions add to what is known, and then it decides again: each of them at most once, because it is
-// not chosen for what it has added.
-func (r *Reconciler) reconcile(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {
-	o, err := r.observe(ctx, update)
+// decideAndAct decides and acts. Three actions add to what is known, and then it decides again: each of them at most once, because it is not
+// chosen for what it has added.
+func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Result, error) {
+	var err error
 	for err == nil {
 		d := decide(o)
 		ctrl.LoggerFrom(ctx).V(1).Info("decided",
 			"action", d.action, "reason", d.reason, "message", d.message, "waker", d.wake, "after", d.after.String())
 		switch d.action {
 		case actionQueue:
-			if o.turn, err = r.turns.ask(ctx, r, update, o.now); err == nil && o.turn.place == 0 {
+			if o.turn, err = r.turns.ask(ctx, r, o.update, o.now); err == nil && o.turn.place == 0 {
 				err = r.observeAgent(ctx, o)
 			}
 		case actionWake:
-			o.woken = true
-			r.wake(ctx, o.workspace)
+			agent, failed := r.Runtime.Wake(ctx, o.workspace)
+			o.woken = &connection{agent, failed}
 			err = r.observeAgent(ctx, o)
 		case actionStart:
 			var result ctrl.Result

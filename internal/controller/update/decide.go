@@ -158,7 +158,7 @@ func decide(o *observation) decision {
 		return decision{action: actionFinalize, wake: byNothing}
 	case isAbandoned(o.update):
 		return interrupted("the update was started by a controller that is gone; its outcome is not known")
-	case errors.Is(o.agent.err, agentruntime.ErrResting) && !o.woken:
+	case errors.Is(o.agent.err, agentruntime.ErrResting) && o.woken == nil:
 		return decision{action: actionWake, wake: byDecision}
 	case !o.update.DeletionTimestamp.IsZero():
 		return decideOnDeletion(o)

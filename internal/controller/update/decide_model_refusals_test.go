@@ -16,7 +16,9 @@ func ends(o *observation, d decision) bool {
 		if looks > 100 || patience.now.Sub(o.now) > unreachableAgentTimeout+time.Minute {
 			return false
 		}
-		patience.now, patience.woken = patience.now.Add(d.after), patience.woken || d.action == actionWake
+		if patience.now = patience.now.Add(d.after); d.action == actionWake {
+			patience.woken = &connection{}
+		}
 		d = decide(&patience)
 	}
 	return slices.Contains([]action{actionFinish, actionRecord, actionFinalize, actionCancel}, d.action)

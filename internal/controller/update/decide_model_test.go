@@ -164,7 +164,10 @@ func (m *modelObjects) observe(s *modelState) *observation {
 	case "none":
 		o.agent.err = agentruntime.ErrNoAgent
 	case "rests", "rests although it was woken":
-		o.agent.err, o.woken = agentruntime.ErrResting, s.agent != "rests"
+		o.agent.err = agentruntime.ErrResting
+		if s.agent != "rests" {
+			o.woken = &connection{}
+		}
 	case "unavailable":
 		o.agent.err = client.ErrUnavailable
 	case "denies":

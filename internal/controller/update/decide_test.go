@@ -171,7 +171,7 @@ func TestDecide(t *testing.T) {
 
 		{name: "agent that rests", o: ready(agentFails(agentruntime.ErrResting)), action: actionWake, wake: byDecision},
 		{name: "agent that rests, of an update that was deleted", o: ready(deleted(0), agentFails(agentruntime.ErrResting)), action: actionWake, wake: byDecision},
-		{name: "agent that rests although it was woken", o: ready(agentFails(agentruntime.ErrResting), func(o *observation) { o.woken = true }),
+		{name: "agent that rests although it was woken", o: ready(agentFails(agentruntime.ErrResting), func(o *observation) { o.woken = &connection{} }),
 			action: actionWait, reason: "TransientFailure", wake: byTime, after: time.Second},
 
 		{name: "artifact being fetched", o: ready(func(o *observation) { o.artifact.ready = false }),

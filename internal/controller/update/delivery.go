@@ -7,7 +7,6 @@ import (
 	"time"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/internal/throughput"
 )
@@ -36,7 +35,7 @@ func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace
 	if wanted.url != "" {
 		ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
 		defer cancel()
-		agent, err := agentruntime.Awake(ctx, r.Runtime, workspace)
+		agent, err := r.Runtime.Wake(ctx, workspace)
 		if err != nil {
 			return err
 		}
@@ -54,7 +53,7 @@ func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace
 	defer func() { err = errors.Join(err, file.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, deliveryTime(file.Size))
 	defer cancel()
-	agent, err := agentruntime.Awake(ctx, r.Runtime, workspace)
+	agent, err := r.Runtime.Wake(ctx, workspace)
 	if err != nil {
 		return err
 	}

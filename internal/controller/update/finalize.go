@@ -14,7 +14,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -60,7 +59,7 @@ func (r *Reconciler) forgetOperation(ctx context.Context, update *autov1alpha1.U
 	if err != nil || workspace == nil || !workspace.DeletionTimestamp.IsZero() {
 		return err
 	}
-	agent, err := agentruntime.Awake(ctx, r.Runtime, workspace)
+	agent, err := r.Runtime.Wake(ctx, workspace)
 	if err != nil {
 		return err
 	}

@@ -41,11 +41,11 @@ type observation struct {
 	source *autov1alpha1.UpdateSource
 	// artifact is the state of the artifact in the store.
 	artifact artifactView
-	// turn is the slot of the Update, or its place in the queue for operations. The fields above agent, and from here on, are read when the
-	// Update has a slot.
+	// turn is the slot of the Update, or its place in the queue for operations. Without a slot, nothing more is read for an operation that can
+	// start, and its agent is not asked.
 	turn turnView
-	// woken is true when an agent that rested was started so that it can be asked.
-	woken bool
+	// woken is the connection to an agent that rested and was started; nil when none was.
+	woken *connection
 	// request is the operation as the agent gets it; nil when requestError is why the operation cannot be described.
 	request      *agentpb.StartOperationRequest
 	requestError error
@@ -59,13 +59,20 @@ type observation struct {
 
 	// startError is why the agent does not start the operation: it does not have the artifact, which is known before Secrets and ConfigMaps
 	// are read, or it refused the request. Only then delivery is read: how the last attempt to deliver the artifact or the plan ended.
-	startError error
-	delivery   delivery
+	startError   error
+	delivery     delivery
+	deliveryRead bool
+}
+
+// connection is the connection to an agent, or why there is none.
+type connection struct {
+	agent *client.Client
+	err   error
 }
 
 // agentView is the answer of the agent; it is empty when there was no reason to ask, or no agent.
 type agentView struct {
-	// err is why there is no answer: runtime.ErrNoAgent, or an error of the client.
+	// err is why there is no answer: agentruntime.ErrNoAgent, or an error of the client.
 	err error
 	// operation is nil when the agent does not know it.
 	operation *agentpb.Operation
@@ -122,7 +129,8 @@ func mayHaveStarted(update *autov1alpha1.Update) bool {
 // observeAgent asks the agent for the operation. If the agent does not know it, it reads what the operation needs to start. An agent can know
 // the operation of an Update that has not started: the controller may have ended before it wrote the start into the status.
 func (r *Reconciler) observeAgent(ctx context.Context, o *observation) (err error) {
-	o.agent = r.askAgent(ctx, o.workspace, o.update)
+	agent := r.connect(ctx, o)
+	o.agent = r.askAgent(ctx, agent, o.update)
 	if mayHaveStarted(o.update) || o.agent.err != nil || o.agent.operation != nil {
 		o.stored = r.background.storedPlan(o.update)
 		return nil
@@ -130,8 +138,8 @@ func (r *Reconciler) observeAgent(ctx context.Context, o *observation) (err erro
 	if o.plan, err = r.observePlan(ctx, o.update, o.approval.plan); err != nil || o.plan.problem != nil {
 		return err
 	}
-	if !r.agentHasArtifact(ctx, o) {
-		o.startError, o.delivery = client.ErrSourceMissing, r.background.lastDelivery(o.update)
+	if !agent.has(ctx, o.artifact.digest) {
+		o.startError, o.delivery, o.deliveryRead = client.ErrSourceMissing, r.background.lastDelivery(o.update), true
 		return nil
 	}
 	inputs := &inputReader{reader: r.APIReader, namespace: o.update.Namespace, pods: r.Pods, watcher: r.References}
@@ -169,10 +177,10 @@ func isBehind(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bo
 
 // askAgent asks the agent for the operation of the Update. The id is the UID, so an Update that was deleted and created again under its old
 // name is another operation. When the agent does not answer, the end that the watch saw counts.
-func (r *Reconciler) askAgent(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) (view agentView) {
-	agent, err := r.Runtime.Connect(ctx, workspace)
+func (r *Reconciler) askAgent(ctx context.Context, to connection, update *autov1alpha1.Update) (view agentView) {
+	err := to.err
 	if err == nil {
-		view.operation, err = agent.GetOperation(ctx, string(update.UID))
+		view.operation, err = to.agent.GetOperation(ctx, string(update.UID))
 	}
 	switch ended := r.background.ending(update); {
 	case err != nil && ended != nil:
@@ -185,18 +193,23 @@ func (r *Reconciler) askAgent(ctx context.Context, workspace *autov1alpha1.Works
 	return view
 }
 
-// agentHasArtifact reports whether the agent has the artifact of the operation. It returns true if the agent does not answer: the agent
-// then reports a missing artifact when it is asked to start the operation.
-func (r *Reconciler) agentHasArtifact(ctx context.Context, o *observation) bool {
-	if o.artifact.digest == "" {
-		return true
+// connect returns the connection to the agent of the Workspace. It starts no agent.
+func (r *Reconciler) connect(ctx context.Context, o *observation) connection {
+	if o.woken != nil {
+		return *o.woken
 	}
 	agent, err := r.Runtime.Connect(ctx, o.workspace)
-	if err != nil {
+	return connection{agent, err}
+}
+
+// has reports whether the agent has the artifact with the digest, if any. It returns true if the agent does not answer: the agent then reports
+// a missing artifact when it is asked to start the operation.
+func (c connection) has(ctx context.Context, digest string) bool {
+	if digest == "" || c.err != nil {
 		return true
 	}
-	info, err := agent.GetInfo(ctx)
-	return err != nil || info.GetSourceDigest() == o.artifact.digest
+	info, err := c.agent.GetInfo(ctx)
+	return err != nil || info.GetSourceDigest() == digest
 }
 
 // commitInterval is how old the answer of a git server may be while an Update waits. The Update asked for a fresh answer once, and runs the

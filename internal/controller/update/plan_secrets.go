@@ -23,7 +23,6 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -188,7 +187,7 @@ func (r *Reconciler) movePlan(ctx context.Context, workspace *autov1alpha1.Works
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
-	agent, err := agentruntime.Awake(ctx, r.Runtime, workspace)
+	agent, err := r.Runtime.Wake(ctx, workspace)
 	if err != nil {
 		return err
 	}

@@ -59,6 +59,23 @@ func TestOperationsBeyondTheLimitWaitForTheirTurns(t *testing.T) {
 	}
 }
 
+func TestAgentThatRestsIsWokenWhenItIsTheTurnOfItsUpdate(t *testing.T) {
+	s := newFixture(t)
+	s.maxOperations = 1
+	release := s.agents.script.blocks()
+	s.startController()
+	_, first := s.newUpdateOf(s.namespace, "first", nil)
+	s.Eventually(s.current(first)).Should(beProgressing())
+	s.agents.resting.Store(s.key("second"), true)
+	_, second := s.newUpdateOf(s.namespace, "second", nil)
+	s.Eventually(s.current(second)).Should(waitFor(autov1alpha1.QueuedReason, "place 1 in the queue"))
+	s.Expect(s.agents.woken.Load()).To(BeZero())
+
+	release()
+	s.Expect(s.finished(second)).To(haveSucceeded())
+	s.Expect(s.agents.woken.Load()).To(BeEquivalentTo(1))
+}
+
 // unreadable is a reader that fails the first time.
 type unreadable struct {
 	ctrlclient.Reader

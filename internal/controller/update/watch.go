@@ -92,7 +92,7 @@ func (r *Reconciler) watchOnce(ctx context.Context, update *autov1alpha1.Update,
 	if workspace == nil {
 		return nil, agentruntime.ErrNoAgent
 	}
-	agent, err := agentruntime.Awake(ctx, r.Runtime, workspace)
+	agent, err := r.Runtime.Wake(ctx, workspace)
 	if err != nil {
 		return nil, err
 	}

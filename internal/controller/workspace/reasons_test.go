@@ -33,7 +33,9 @@ func (u *unreachable) Connect(context.Context, *autov1alpha1.Workspace) (*client
 	return nil, agentruntime.ErrNoAgent
 }
 
-func (u *unreachable) Wake(context.Context, *autov1alpha1.Workspace) error { return nil }
+func (u *unreachable) Wake(context.Context, *autov1alpha1.Workspace) (*client.Client, error) {
+	return nil, agentruntime.ErrNoAgent
+}
 
 func (u *unreachable) Delete(context.Context, types.NamespacedName) error { return nil }
 

@@ -165,7 +165,7 @@ func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Wo
 func (r *Reconciler) askVersion(ctx context.Context, workspace *autov1alpha1.Workspace) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
-	agent, err := agentruntime.Awake(ctx, r.Runtime, workspace)
+	agent, err := r.Runtime.Wake(ctx, workspace)
 	if err != nil {
 		return "", err
 	}

@@ -1,5 +1,5 @@
 // Package design_test checks the pages for contributors against the code: the functions named in docs/design.md exist, and AGENTS.md lists
-// every package.
+// every folder.
 package design_test
 
 import (

@@ -253,8 +253,8 @@ const (
 	secretCanary     = "secret-canary-91ac"
 	// passwordCanary is in the program of the walkthrough, as a secret.
 	passwordCanary = "password-canary-5d21"
-	// stagePassphrase is the passphrase that localsystem.Apps use.
-	stagePassphrase = "correct horse battery staple"
+	// systemPassphrase is the passphrase that localsystem.Apps use.
+	systemPassphrase = "correct horse battery staple"
 )
 
 // runner is a *testing.M whose Run ends with a search for secret values.
@@ -340,7 +340,7 @@ func findCanariesInLogs(ctx context.Context, pod *corev1.Pod) (found []string, e
 }
 
 func hasCanary(content []byte) bool {
-	for _, canary := range []string{passphraseCanary, tokenCanary, secretCanary, passwordCanary, stagePassphrase} {
+	for _, canary := range []string{passphraseCanary, tokenCanary, secretCanary, passwordCanary, systemPassphrase} {
 		encoded := base64.StdEncoding.EncodeToString([]byte(canary))
 		if bytes.Contains(content, []byte(canary)) || bytes.Contains(content, []byte(encoded)) {
 			return true
