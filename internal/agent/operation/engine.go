@@ -174,7 +174,7 @@ func (o *operation) noteProblems(sum *summary) {
 }
 
 // permalinkMarks are the texts that the CLI prints before the address of the update in Pulumi Cloud.
-var permalinkMarks = []string{"View APIReader: ", "View in Browser (Ctrl+O): ", "View in Browser: ", "Permalink: "}
+var permalinkMarks = []string{"View Live: ", "View in Browser (Ctrl+O): ", "View in Browser: ", "Permalink: "}
 
 func (o *operation) findPermalink(line string) {
 	for _, mark := range permalinkMarks {
