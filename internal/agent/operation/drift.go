@@ -26,7 +26,7 @@ func (o *operation) checkDrift(ctx context.Context) error {
 		return nil
 	}
 	o.report.update(func(op *agentpb.Operation) { op.Message = "looking for changes that were made outside of pulumi" })
-	sum, _, err := o.command(ctx, o.driftArguments(), false, nil)
+	sum, _, err := o.command(ctx, engineCommand{args: o.driftArguments()})
 	f, known := errors.AsType[*failure](err)
 	switch {
 	case !known:

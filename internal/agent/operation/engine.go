@@ -23,12 +23,12 @@ const (
 	defaultGrace = 5 * time.Minute
 )
 
-// runEngine runs the operation proper. Two problems are corrected, each of them once: a stack that does not exist is created, and a lock
+// runEngine runs the operation proper, and records its changes in the plan, if there is one. Two problems are corrected, each of them once: a stack that does not exist is created, and a lock
 // that a killed process of this agent left is released.
-func (o *operation) runEngine(ctx context.Context) (*summary, error) {
+func (o *operation) runEngine(ctx context.Context, plan *planRecord) (*summary, error) {
 	created, released := false, false
 	for {
-		sum, err := o.update(ctx)
+		sum, err := o.update(ctx, plan)
 		if err == nil {
 			return sum, nil
 		}
@@ -57,13 +57,13 @@ func (o *operation) runEngine(ctx context.Context) (*summary, error) {
 }
 
 // update runs the operation once. An error that is a *failure comes from the CLI.
-func (o *operation) update(ctx context.Context) (*summary, error) {
+func (o *operation) update(ctx context.Context, plan *planRecord) (*summary, error) {
 	args, err := o.arguments()
 	if err != nil {
 		return nil, err
 	}
 	changes := !changesNothing(o.kind())
-	sum, res, err := o.command(ctx, args, changes, o.showProgress)
+	sum, res, err := o.command(ctx, engineCommand{args: args, changes: changes, plan: plan, progress: o.showProgress})
 	if f, known := errors.AsType[*failure](err); known {
 		return nil, o.planFailure(f, res, sum)
 	}
@@ -81,19 +81,30 @@ func (o *operation) update(ctx context.Context) (*summary, error) {
 	return sum, nil
 }
 
+// engineCommand is a command of the CLI that runs the engine.
+type engineCommand struct {
+	args []string
+	// changes is true for a process that changes the stack, and may leave something behind when it is killed.
+	changes bool
+	// plan records the changes; nil when nobody needs them.
+	plan *planRecord
+	// progress is told of each event that matters; nil when nobody needs to know.
+	progress func(*summary)
+}
+
 // command runs a command of the engine that has to succeed, and returns the summary of its events. An error that is a *failure says why the
-// CLI failed. changes is true for a process that changes the stack, and may leave something behind when it is killed. progress may be nil.
-func (o *operation) command(ctx context.Context, args []string, changes bool, progress func(*summary)) (*summary, cli.Result, error) {
-	sum, res, err := o.runCommand(ctx, args, changes, progress)
+// CLI failed.
+func (o *operation) command(ctx context.Context, c engineCommand) (*summary, cli.Result, error) {
+	sum, res, err := o.runCommand(ctx, c)
 	switch {
 	case err != nil:
 	case res.Stopped:
 		// This counts even if the exit code is 0: pulumi exits so when it is asked to stop before it has found out what to do.
 		err = stopError(res)
-	case res.BySignal() && changes:
+	case res.BySignal() && c.changes:
 		err = interrupted("pulumi was ended by a signal from outside; the outcome is not known")
 	case res.BySignal():
-		err = interrupted(fmt.Sprintf("pulumi %s was ended by a signal from outside; it changed nothing", args[0]))
+		err = interrupted(fmt.Sprintf("pulumi %s was ended by a signal from outside; it changed nothing", c.args[0]))
 	case res.Code != 0:
 		err = classify(res, sum)
 	}
@@ -102,20 +113,21 @@ func (o *operation) command(ctx context.Context, args []string, changes bool, pr
 
 // runCommand runs a command of the engine to its end. If the command makes a preview before its changes, the steps of the preview do not
 // count.
-func (o *operation) runCommand(ctx context.Context, args []string, changes bool, progress func(*summary)) (*summary, cli.Result, error) {
+func (o *operation) runCommand(ctx context.Context, c engineCommand) (*summary, cli.Result, error) {
 	stdout, stderr, closeLog := o.logStreams(o.findPermalink)
 	defer closeLog()
-	inv := &cli.Invocation{Args: args, Dir: o.dir, Env: o.env, Stdout: stdout, Stderr: stderr, Grace: o.cancelGrace()}
-	if changes {
+	inv := &cli.Invocation{Args: c.args, Dir: o.dir, Env: o.env, Stdout: stdout, Stderr: stderr, Grace: o.cancelGrace()}
+	if c.changes {
 		o.record(inv)
 	}
+	progress := c.progress
 	if progress == nil {
 		progress = func(*summary) {}
 	}
-	withPreview := changes && o.usesPlanFile()
+	withPreview := c.changes && o.usesPlanFile()
 	sum := &summary{redactor: o.redactor, withPreview: withPreview}
 	during := func(event []byte) {
-		sum.planned.digest = o.plan.add(event)
+		sum.planned.digest = c.plan.add(event)
 		if sum.add(event) {
 			progress(sum)
 		}

@@ -43,8 +43,6 @@ type operation struct {
 	pendingChecked bool
 	// ran is how long pulumi worked on the operation, without its preparation; nil when pulumi was not started for it.
 	ran *durationpb.Duration
-	// plan records the changes of the plan that the operation saves or compares; nil when there is none.
-	plan *planRecord
 	// notes are further remarks about an operation that succeeded.
 	notes []string
 }
@@ -71,20 +69,34 @@ func (o *operation) perform(ctx context.Context) (map[string]*agentpb.Output, er
 		return nil, err
 	}
 	for _, step := range []func(context.Context) error{
-		o.checkFlags, o.checkInputs, o.usePlugins, o.checkPending, o.install, o.createExpectedStack, o.checkPlan, o.configure, o.beginPlan, o.checkDrift,
+		// First comes what needs no process: what was not approved must not even install anything.
+		o.checkFlags, o.checkInputs, o.usePlugins,
+		// Then what an earlier operation left, before anything is added to it.
+		o.checkPending, o.install,
+		// The configuration is encrypted with the key of the stack, so the stack comes first. A plan is compared with a state that only this creation
+		// has changed.
+		o.createExpectedStack, o.checkPlan, o.configure,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
 	}
+	// These need the configuration.
+	plan, err := o.beginPlan(ctx)
+	if err == nil {
+		err = o.checkDrift(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
 	o.report.update(func(op *agentpb.Operation) {
 		op.State, op.Message = agentpb.OperationState_OPERATION_STATE_RUNNING, "starting pulumi"
 	})
 	start := time.Now()
-	sum, err := o.runEngine(ctx)
+	sum, err := o.runEngine(ctx, plan)
 	o.ran = durationpb.New(time.Since(start))
-	if err == nil {
-		err = o.savePlan(ctx)
+	if err == nil && plan != nil {
+		err = o.savePlan(ctx, plan)
 	}
 	if err != nil {
 		return nil, err

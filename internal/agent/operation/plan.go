@@ -132,21 +132,21 @@ func (o *operation) checkState(ctx context.Context) error {
 	return nil
 }
 
-// beginPlan prepares the record of the changes for a plan that is saved. For a destroy that carries out a plan, it makes and compares the
-// record.
-func (o *operation) beginPlan(ctx context.Context) (err error) {
+// beginPlan returns the record of the changes for a plan that is saved; nil when none is. For a destroy that carries out a plan, it makes and
+// compares the record.
+func (o *operation) beginPlan(ctx context.Context) (*planRecord, error) {
 	destroys := o.carriesOutPlan() && o.kind() == agentpb.OperationKind_OPERATION_KIND_DESTROY
 	if !o.savesPlan() && !destroys {
-		return nil
+		return nil, nil
 	}
 	inputs, values, err := o.inputDigests()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	record := newPlanRecord(o.request.GetPlan().GetKey(), values, o.redactor)
 	record.inputs = inputs
 	if destroys {
-		return o.checkDestroy(ctx, record)
+		return nil, o.checkDestroy(ctx, record)
 	}
 	record.state, err = o.stateDigest(ctx)
 	if err == nil && record.state == "" && o.request.GetCreateStack() {
@@ -155,8 +155,7 @@ func (o *operation) beginPlan(ctx context.Context) (err error) {
 			record.state, err = o.stateDigest(ctx)
 		}
 	}
-	o.plan = record
-	return err
+	return record, err
 }
 
 // checkDestroy compares what a destroy would do with its plan, and then the state.
@@ -169,9 +168,7 @@ func (o *operation) checkDestroy(ctx context.Context, record *planRecord) error 
 	if err != nil {
 		return err
 	}
-	o.plan = record
-	_, _, err = o.command(ctx, args, false, nil)
-	o.plan = nil
+	_, _, err = o.command(ctx, engineCommand{args: args, plan: record})
 	if f, known := errors.AsType[*failure](err); known {
 		f.message = "cannot compare what would be destroyed with the plan: " + f.message
 	}
@@ -189,20 +186,17 @@ func (o *operation) checkDestroy(ctx context.Context, record *planRecord) error 
 const recheckedAfter = 5 * time.Second
 
 // savePlan keeps what the preview found out. If the state changed in the meantime, the plan is worthless.
-func (o *operation) savePlan(ctx context.Context) error {
-	if !o.savesPlan() {
-		return nil
-	}
+func (o *operation) savePlan(ctx context.Context, record *planRecord) error {
 	if o.ran.AsDuration() > recheckedAfter {
 		after, err := o.stateDigest(ctx)
 		if err != nil {
 			return err
 		}
-		if after != o.plan.state {
+		if after != record.state {
 			return stale("the state of the stack changed while the plan was made")
 		}
 	}
-	text, err := o.plan.text(o.report.operation.GetResourceChanges())
+	text, err := record.text(o.report.operation.GetResourceChanges())
 	if err != nil {
 		return fmt.Errorf("describe the plan: %w", err)
 	}
@@ -217,9 +211,9 @@ func (o *operation) savePlan(ctx context.Context) error {
 	}
 	plan := &agentpb.Plan{
 		Digests: &agentpb.PlanDigests{
-			Inputs: o.plan.inputs, Values: o.plan.values, Changes: o.plan.changesDigest(), State: o.plan.state,
+			Inputs: record.inputs, Values: record.values, Changes: record.changesDigest(), State: record.state,
 		},
-		PulumiVersion: o.runner.Version(), Size: size, Unknowns: o.plan.unknowns,
+		PulumiVersion: o.runner.Version(), Size: size, Unknowns: record.unknowns,
 	}
 	o.report.update(func(op *agentpb.Operation) { op.Plan = plan })
 	return nil

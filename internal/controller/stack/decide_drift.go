@@ -127,7 +127,9 @@ func canDrift(stack *pulumiv1.Stack) bool {
 // check, or its result is in the status already.
 func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
 	last, drift := stack.Status.LastUpdate, stack.Status.Drift
-	recorded := check.IsComplete() && drift != nil && drift.LastCheckTime != nil && check.Status.EndTime.Equal(drift.LastCheckTime)
+	// Times have seconds, in which another update and its check may have ended.
+	recorded := check.IsComplete() && drift != nil && drift.LastCheckTime != nil && check.Status.EndTime.Equal(drift.LastCheckTime) &&
+		drift.CheckedUpdate == check.Annotations[pulumiv1.DriftUpdateAnnotation]
 	cancelled := conditions.GetReason(check, autov1alpha1.UpdateFailed) == autov1alpha1.CanceledReason
 	return last == nil || last.Name != check.Annotations[pulumiv1.DriftUpdateAnnotation] || recorded || cancelled
 }

@@ -146,7 +146,8 @@ func decideOnInputs(o observation) decision {
 		}
 	}
 	if plan := openPlan(o); plan != nil && !failedOnLock(o, plan) {
-		start.message, start.driftDigest, start.cause = plan.Trigger, plan.Drift, plan.Cause
+		// The plan is made again for what the Stack has now, or was made for another reason.
+		start.message, start.driftDigest, start.cause = cmp.Or(newInputs(o, plan.UpdateInputs), plan.Trigger), plan.Drift, plan.Cause
 		return start
 	}
 	if last.State == pulumiv1.StackUpdateFailed {

@@ -29,6 +29,7 @@ func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) o
 	case conflictShownFor(o.stack, update, o.now) > 0:
 		return outcome{after: conflictShownFor(o.stack, update, o.now)}
 	case keepsReady(o.stack):
+		acceptGeneration(o.stack) // an edit that changes nothing for the update, such as one of spec.drift
 	case failsRepeatedly(o.stack):
 		last := o.stack.Status.LastUpdate
 		markStalled(o.stack, pulumiv1.UpdateFailedReason,
