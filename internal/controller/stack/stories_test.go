@@ -153,7 +153,6 @@ func (s *story) readable(text string) string {
 	return moments.ReplaceAllString(text, "SOME TIME")
 }
 
-
 // create returns a function that creates the Stack.
 func (s *story) create(change func(*pulumiv1.Stack)) func() {
 	return func() {
@@ -236,7 +235,9 @@ func (s *story) decides(by string, decision autov1alpha1.ApprovalDecision) func(
 	}
 }
 
-func idle(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) && stack.Status.CurrentUpdate == nil }
+func idle(stack *pulumiv1.Stack) bool {
+	return conditions.IsReady(stack) && stack.Status.CurrentUpdate == nil
+}
 
 func TestStoryOfAPlan(t *testing.T) {
 	tell(t, "plan.txt", func(s *story) {
@@ -253,7 +254,9 @@ func TestStoryOfAPlan(t *testing.T) {
 
 func TestStoryOfDrift(t *testing.T) {
 	check := func(value string) func(*pulumiv1.Stack) {
-		return func(stack *pulumiv1.Stack) { metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.DriftCheckAnnotation, value) }
+		return func(stack *pulumiv1.Stack) {
+			metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.DriftCheckAnnotation, value)
+		}
 	}
 	finds := func(update *autov1alpha1.Update) {
 		update.Status.ResourceChanges = map[string]int64{"update": 1, "same": 3}
@@ -283,7 +286,9 @@ func TestStoryOfDrift(t *testing.T) {
 func TestStoryOfADeletion(t *testing.T) {
 	tell(t, "deletion.txt", func(s *story) {
 		s.when("A Stack with destroyOnFinalize and destroyAfterDependents has been deployed", func() {
-			s.create(func(stack *pulumiv1.Stack) { stack.Spec.DestroyOnFinalize, stack.Spec.DestroyAfterDependents = true, true })()
+			s.create(func(stack *pulumiv1.Stack) {
+				stack.Spec.DestroyOnFinalize, stack.Spec.DestroyAfterDependents = true, true
+			})()
 			s.ends(succeeds)()
 		}, idle)
 		s.when("It is deleted while another Stack depends on it", func() {
@@ -294,7 +299,9 @@ func TestStoryOfADeletion(t *testing.T) {
 		s.when("The other Stack no longer depends on it", func() {
 			s.edit(&pulumiv1.Stack{Namespace: s.namespace, Name: "web"}, requires())
 		}, working)
-		s.when("The destroy has failed", s.ends(fails("deleting bucket assets: it is not empty")), func(stack *pulumiv1.Stack) bool { return stack.Status.LastUpdate.Type == autov1alpha1.UpdateTypeDestroy })
+		s.when("The destroy has failed", s.ends(fails("deleting bucket assets: it is not empty")), func(stack *pulumiv1.Stack) bool {
+			return stack.Status.LastUpdate.Type == autov1alpha1.UpdateTypeDestroy
+		})
 		s.when("Somebody asks for another attempt at once", s.editing(func(stack *pulumiv1.Stack) {
 			metav1.SetMetaDataAnnotation(&stack.ObjectMeta, meta.ReconcileRequestAnnotation, "1")
 		}), working)
