@@ -31,10 +31,6 @@ const (
 	// keyCost is what a key of an object takes in memory besides the texts, in bytes: an entry of a map with two strings, which takes 33 bytes,
 	// and the map has room for up to twice as many.
 	keyCost = 64
-	// maxParts bounds the keys and values in all structured values of the configuration together. The agent decodes them.
-	maxParts = 100_000
-	// maxDepth is how deep a structured value may be nested. In the configuration file, the bytes of indentation grow with the depth.
-	maxDepth = 100
 )
 
 // This does not compile if an agent could refuse an operation because it has too many entries.
@@ -89,10 +85,10 @@ func (b *budget) hold(keys, bytes int, what string) error {
 func (b *budget) addStructured(document, what string) error {
 	parts, depth := jsonparts.Count(document)
 	switch b.parts += parts; {
-	case depth > maxDepth:
-		return invalidf("the value of %s is nested more than %d levels deep", what, maxDepth)
-	case b.parts > maxParts:
-		return invalidf("with %s, the structured values of the configuration have more than %d keys and values: use fewer", what, maxParts)
+	case depth > jsonparts.MaxDepth:
+		return invalidf("the value of %s is nested more than %d levels deep", what, jsonparts.MaxDepth)
+	case b.parts > jsonparts.MaxParts:
+		return invalidf("with %s, the structured values of the configuration have more than %d keys and values: use fewer", what, jsonparts.MaxParts)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/jsonparts"
 )
 
 // numbered returns the results for the numbers from 0 to n-1.
@@ -92,11 +93,11 @@ func TestOneMoreThanAnOperationMayHaveIsRefused(t *testing.T) {
 			s.update.Target = numbered(n, func(int) string { return strings.Repeat("x", 1<<10-len("--replace=\x00")-pointerSize) })
 			return s
 		}, "with the targets and replacements, the environment"},
-		"keys and values of a structured value": {maxParts, func(n int) (s spec) {
+		"keys and values of a structured value": {jsonparts.MaxParts, func(n int) (s spec) {
 			s.stack.Config = jsonValue("[0" + strings.Repeat(",0", n-2) + "]")
 			return s
 		}, `with configuration key "c", the structured values of the configuration have more than 100000 keys and values`},
-		"levels of a structured value": {maxDepth, func(n int) (s spec) {
+		"levels of a structured value": {jsonparts.MaxDepth, func(n int) (s spec) {
 			s.stack.Config = jsonValue(strings.Repeat("[", n) + strings.Repeat("]", n))
 			return s
 		}, `the value of configuration key "c" is nested more than 100 levels deep`},

@@ -23,14 +23,6 @@ const (
 	// maxRendered is how large a Pulumi.yaml may become, in bytes. An object in the cluster has less than 2 MiB, but indentation makes the
 	// file larger.
 	maxRendered = 4 << 20
-
-	// maxDepth is how deep objects and lists may be nested. Real programs stay below 20. The bytes of indentation grow with the square of
-	// the depth.
-	maxDepth = 100
-
-	// maxParts is how many keys and values a program may have. An object in the cluster has room for half a million, each of which may take
-	// more than 100 bytes of memory when it is decoded.
-	maxParts = 100_000
 )
 
 // InvalidError says why a program cannot be rendered. A user has to edit the Program. The error never contains a value of the program,
@@ -84,8 +76,8 @@ func decode(program *pulumiv1.Program) (map[string]any, error) {
 			return nil, fmt.Errorf("encode the program: %w", err)
 		}
 	}
-	if parts, _ := jsonparts.Count(written); parts > maxParts {
-		return nil, &InvalidError{"program", fmt.Sprintf("has more than %d keys and values: make it smaller, or use a source with files", maxParts)}
+	if parts, _ := jsonparts.Count(written); parts > jsonparts.MaxParts {
+		return nil, &InvalidError{"program", fmt.Sprintf("has more than %d keys and values: make it smaller, or use a source with files", jsonparts.MaxParts)}
 	}
 	decoder := json.NewDecoder(bytes.NewReader(written))
 	decoder.UseNumber()

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/jsonparts"
 )
 
 // maxSimpleKey is how long a written key may be, in bytes, without the mark of a complex key ("? "). YAML's limit is 1024 characters.
@@ -76,8 +78,8 @@ func (w *yamlWriter) value(value any, indent int) {
 	case !isBlock(value):
 		w.scalar(value)
 		return
-	case indent > 2*maxDepth:
-		w.failure = fmt.Sprintf("is nested more than %d levels deep", maxDepth)
+	case indent > 2*jsonparts.MaxDepth:
+		w.failure = fmt.Sprintf("is nested more than %d levels deep", jsonparts.MaxDepth)
 		return
 	}
 	if object, ok := value.(map[string]any); ok {
