@@ -18,7 +18,8 @@ import (
 // ErrNoAgent is returned by Connect when the workspace has no agent: it was never started, ended, or was removed.
 var ErrNoAgent = errors.New("the workspace has no agent")
 
-// ErrResting is the ErrNoAgent of an agent that ended because it had nothing to do. Wake starts it.
+// ErrResting is the ErrNoAgent of an agent that ended because it had nothing to do. Wake starts it. Only agents that are processes rest so: a
+// pod goes when its Workspace is idle, and Ensure brings it back.
 var ErrResting = fmt.Errorf("%w right now, because it had nothing to do", ErrNoAgent)
 
 // ErrEnding is returned by Delete while the agent ends and what belongs to it is removed. An event follows.

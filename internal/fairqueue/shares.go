@@ -2,7 +2,7 @@
 // order in which they came; the namespaces take turns. A namespace gets another slot only while it holds fewer slots than are free. So the
 // first namespace can hold half of the slots, the second half of what the first leaves, and so on. However many items of one namespace wait
 // or hang, and for however long, some slots are left for others: it takes five namespaces with hanging items to fill sixteen slots, and
-// four to fill eight.
+// four to fill eight. AllSlots lifts this where all namespaces have one owner.
 package fairqueue
 
 import "container/list"

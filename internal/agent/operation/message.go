@@ -1,12 +1,29 @@
 package operation
 
 import (
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
+
+// readable makes a text the message of the operation: one line, without secrets, of a bounded size.
+func (o *operation) readable(text string) string {
+	// Secrets are also looked for before the lines are joined: a secret of several short lines is not recognised afterwards.
+	lines := o.redactor.String(o.withoutPaths(plaintext.Strip(text)))
+	return plaintext.Cut(o.redactor.String(oneLine(lines)), maxMessage)
+}
+
+// withoutPaths makes the paths in the text relative to the program: where the agent keeps the program is of no use to a user.
+func (o *operation) withoutPaths(text string) string {
+	if !filepath.IsAbs(o.dir) || filepath.Dir(o.dir) == o.dir {
+		return text
+	}
+	return strings.ReplaceAll(text, strings.TrimSuffix(o.dir, "/")+"/", "")
+}
 
 // errorText returns why the CLI failed, in one text: what explains the failure and the policies that were violated, or else the end of what
 // the program printed on its standard error, or else the last lines that the CLI printed.

@@ -208,21 +208,6 @@ func (o *operation) selfManaged() bool {
 	return url != "" && !strings.HasPrefix(url, "https://") && !strings.HasPrefix(url, "http://")
 }
 
-// readable makes a text the message of the operation: one line, without secrets, of a bounded size.
-func (o *operation) readable(text string) string {
-	// Secrets are also looked for before the lines are joined: a secret of several short lines is not recognised afterwards.
-	lines := o.redactor.String(o.withoutPaths(plaintext.Strip(text)))
-	return plaintext.Cut(o.redactor.String(oneLine(lines)), maxMessage)
-}
-
-// withoutPaths makes the paths in the text relative to the program: where the agent keeps the program is of no use to a user.
-func (o *operation) withoutPaths(text string) string {
-	if !filepath.IsAbs(o.dir) || filepath.Dir(o.dir) == o.dir {
-		return text
-	}
-	return strings.ReplaceAll(text, strings.TrimSuffix(o.dir, "/")+"/", "")
-}
-
 // successMessage sums up what was done.
 func (o *operation) successMessage(took time.Duration) string {
 	text, separator := fmt.Sprintf("done in %s", took.Round(100*time.Millisecond)), ": "

@@ -1,6 +1,11 @@
 // Package plans judges plans: whether the plan in the status of a Stack may be carried out, and what approvers decided about it. The
-// controllers of Stacks, Updates and Approvals ask it. An agent compares in addition what only the agent sees: the state, and the inputs at the
-// start of the operation.
+// controllers of Stacks, Updates and Approvals ask it.
+//
+// A plan is compared with what there is now in three places, each of which sees what the others do not: the Stack controller compares the inputs
+// of the Stack (internal/controller/stack.decideOnApproval), the Update controller the Update that made the plan and its program
+// (internal/controller/update.comparePlan), and the agent the state, the values and the CLI (internal/agent/operation.operation.checkInputs and
+// checkState). A plan that is out of date is recorded as stale, and made again (internal/controller/stack.recordStale); CarryOver says when it
+// keeps its approvals.
 package plans
 
 import (

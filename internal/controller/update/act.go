@@ -95,7 +95,7 @@ func comeBack(d decision) ctrl.Result {
 	return ctrl.Result{RequeueAfter: time.Duration(float64(d.after) * (0.9 + 0.2*rand.Float64()))}
 }
 
-// startAndFollow starts the operation and watches it. If the agent does not start it, the observation has the reason afterwards, and nothing
+// startAndFollow starts the operation, which happens once (see once.go), and watches it. If the agent does not start it, the observation has the reason afterwards, and nothing
 // else has happened.
 func (r *Reconciler) startAndFollow(ctx context.Context, o *observation, d decision) (ctrl.Result, error) {
 	if err := r.claim(ctx, o.update); err != nil {

@@ -206,7 +206,7 @@ func agentGone(o *observation) bool {
 	return !o.update.HasStarted() && workspaceProblem(o.workspace) != ""
 }
 
-// decideOnOperation follows an operation that was started by this controller or an earlier one. It cancels the operation when an annotation
+// decideOnOperation follows an operation that was started by this controller or an earlier one; why it runs once, once.go says. It cancels the operation when an annotation
 // of the Update requests that. Three other functions decide on cancelling an operation: decideOnDeletion when the Update was deleted,
 // internal/controller/stack.cancels when the Stack is suspended and its annotation requests that, and internal/agent/server.executor.run when the
 // operation exceeds its timeout.

@@ -9,16 +9,10 @@ import (
 	"github.com/stack-controller/stack-controller/internal/backoff"
 )
 
-// A Workspace is idle when it was ready and had no operation for its idle timeout. Then its agent ends. The Workspace stays ready: the next
-// Update wakes it, and its Updates wait until it is no longer idle.
-
-// history is a summary of the Updates of a Workspace.
-type history struct {
-	// last is the last operation that ran; nil when there is none.
-	last *autov1alpha1.Update
-	// unfinished is true when some Updates are not complete.
-	unfinished bool
-}
+// A Workspace is idle when it was ready and had no operation for its idle timeout (idleIn). Then the runtime ends its agent, and in a cluster
+// its pod. The Workspace stays ready. An Update ends that: it wakes the Workspace (requestsForUpdate), idleIn returns false, and Ensure gets a
+// pod for it; the Update waits until then (workspaceProblem of the Update controller). With the process runtime, agents end by themselves as
+// well, while the Workspace is not idle: see agentruntime.ErrResting.
 
 // idleTimeout returns how long the Workspace may have nothing to do before it is idle; zero means forever.
 func (r *Reconciler) idleTimeout(workspace *autov1alpha1.Workspace) time.Duration {

@@ -1,6 +1,9 @@
 // Package reasons has the one table of the reasons of all conditions: what each means, what brings the object back to its controller, what a
 // user can do, and which test causes it. The constants in the API are generated from it, docs/conditions.md and other pages are written from
 // it, and the command line explains reasons with it.
+//
+// A new reason is a row in the file of its kind, the place that sets it, a test that causes it, and make generate. The action in its event, if
+// it is none of the usual ones, is in internal/app/events.go.
 package reasons
 
 import (

@@ -34,6 +34,14 @@ type failure struct {
 	update, reason, message string
 }
 
+// history is a summary of the Updates of a Workspace.
+type history struct {
+	// last is the last operation that ran; nil when there is none.
+	last *autov1alpha1.Update
+	// unfinished is true when some Updates are not complete.
+	unfinished bool
+}
+
 // historyOf reads the Updates of the Workspace.
 func (r *Reconciler) historyOf(ctx context.Context, workspace *autov1alpha1.Workspace) (found history, err error) {
 	list := &autov1alpha1.UpdateList{}

@@ -1,6 +1,8 @@
 package update
 
-// Two operations of one Stack never run at once. These are all the guards, in the order in which an operation passes them:
+// Two operations of one Stack never run at once, and none is started twice. These are all the guards, in the order in which an operation
+// passes them. After a restart, a controller follows what it finds at the agent (askAgent, decideOnOperation), and operations that run count
+// as such (turns.countRunning).
 //
 //  1. Only one Update can follow another one of the same Stack: its name is made from the Update that was recorded last, so a second
 //     controller, or one with an old cache, finds the Update that exists (internal/controller/stack.updateName, internal/controller/stack.Reconciler.createUpdate).
