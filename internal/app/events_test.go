@@ -2,6 +2,7 @@ package app
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -11,6 +12,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/report/reasons"
 )
 
 func TestEachReasonHasOneAction(t *testing.T) {
@@ -28,6 +30,24 @@ func TestEachReasonHasOneAction(t *testing.T) {
 	g.Expect(actionOf(stack, pulumiv1.DependencyNotReadyReason)).To(Equal("CheckDependencies"))
 	g.Expect(actionOf(stack, pulumiv1.SuspendedReason)).To(Equal("Reconcile"))
 	g.Expect(actionOf(&autov1alpha1.Workspace{}, autov1alpha1.ImagePullFailedReason)).To(Equal("PrepareWorkspace"))
+}
+
+// justReconciled are the reasons of Stacks whose events say no more than that the Stack was reconciled.
+var justReconciled = []string{
+	pulumiv1.ProcessingCompletedReason, pulumiv1.NotReadyInProgressReason, pulumiv1.StackProcessingReason, pulumiv1.ProgressingWithRetryReason,
+	pulumiv1.SpecInvalidReason, pulumiv1.SuspendedReason, autov1alpha1.UpdateTransientFailureReason, "Progressing", "NotReadyStalled",
+}
+
+func TestEveryReasonOfAStackHasAnAction(t *testing.T) {
+	g := NewWithT(t)
+	rows := reasons.Tables()[0].Rows
+	g.Expect(rows).NotTo(BeEmpty())
+	for _, row := range rows {
+		plain := actionOf(&pulumiv1.Stack{}, row.Reason) == string(pulumiv1.ReconcileAction)
+		if plain != slices.Contains(justReconciled, row.Reason) {
+			t.Errorf("%s has no action: put it into actions, or into justReconciled", row.Reason)
+		}
+	}
 }
 
 func TestGuideListsTheActions(t *testing.T) {
