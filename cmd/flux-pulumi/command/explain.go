@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
@@ -24,134 +25,148 @@ func (s *session) explain() *cobra.Command {
 			"source and its dependencies. The explanations are those of docs/conditions.md.",
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
-		return (&explainer{session: s, cluster: c}).explain(ctx, stack)
+		sections, err := (&explainer{session: s, cluster: c}).explain(ctx, stack)
+		s.out.Sections(sections) // what was read before an error helps, too
+		return err
 	})
 	return group("explain", "Say why something is as it is", cmd)
 }
 
-// explainer explains the state of objects.
+// explainer reads what explains the state of a Stack. It prints nothing.
 type explainer struct {
 	*session
 	cluster *cluster
 }
 
-func (e *explainer) explain(ctx context.Context, stack *pulumiv1.Stack) error {
+// explain returns a section about the Stack, and one for each of its Workspace and Update that is part of the reason.
+func (e *explainer) explain(ctx context.Context, stack *pulumiv1.Stack) ([]print.Section, error) {
+	sections := []print.Section{e.stack(ctx, stack)}
+	for _, of := range []func(context.Context, *pulumiv1.Stack) (*print.Section, error){e.workspace, e.update} {
+		section, err := of(ctx, stack)
+		if err != nil {
+			return sections, err
+		}
+		if section != nil {
+			sections = append(sections, *section)
+		}
+	}
+	return sections, nil
+}
+
+func (e *explainer) stack(ctx context.Context, stack *pulumiv1.Stack) print.Section {
+	section := print.Section{Title: describe(stack), State: stackState(stack)}
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
-	e.title(describe(stack), stackState(stack))
-	e.reason(pulumiv1.StackKind, condition)
+	section.Facts = append(section.Facts, e.reason(pulumiv1.StackKind, condition)...)
 	if stack.Spec.Suspend {
-		e.out.Fact("Suspended", print.Cell{Text: fmt.Sprintf("Nothing starts until the Stack is resumed: %s resume stack %s -n %s",
+		section.Add("Suspended", print.Cell{Text: fmt.Sprintf("Nothing starts until the Stack is resumed: %s resume stack %s -n %s",
 			invocation(e.Program), stack.Name, stack.Namespace), Style: print.Busy})
 	}
 	if !stack.Spec.Suspend && !isSeen(stack) { // no controller has to look at a suspended Stack
-		e.out.Fact("Outdated", print.Cell{Text: "The controller has not seen the last edit yet. If that lasts, check that it runs, and that it " +
+		section.Add("Outdated", print.Cell{Text: "The controller has not seen the last edit yet. If that lasts, check that it runs, and that it " +
 			"manages this Stack (--watch-label-selector, --watch-all-namespaces).", Style: print.Busy})
 	}
-	e.revisions(stack)
-	e.drift(stack)
-	e.dependencies(ctx, stack)
-	e.source(ctx, stack)
-	if err := e.workspace(ctx, stack); err != nil {
-		return err
-	}
-	return e.update(ctx, stack)
-}
-
-// title begins a section.
-func (e *explainer) title(text string, state print.Cell) {
-	e.out.Line("%s  %s", e.out.Paint(print.Strong, print.Clean(text)), e.out.Paint(state.Style, print.Clean(state.Text)))
+	section.Facts = append(section.Facts, revisions(stack, e.Now())...)
+	section.Facts = append(section.Facts, drift(stack)...)
+	section.Facts = append(section.Facts, e.dependencies(ctx, stack)...)
+	section.Facts = append(section.Facts, e.source(ctx, stack))
+	return section
 }
 
 // reason explains the reason of a condition.
-func (e *explainer) reason(kind string, condition *metav1.Condition) {
+func (e *explainer) reason(kind string, condition *metav1.Condition) []print.Fact {
 	if condition == nil {
-		e.out.Fact("State", print.Cell{Text: "No controller has reconciled it yet."})
-		return
+		return []print.Fact{{Label: "State", Text: print.Cell{Text: "No controller has reconciled it yet."}}}
 	}
+	reason := condition.Reason
 	explanation, known := reasons.Find(kind, condition.Reason)
 	if known {
-		lasts := since(condition.LastTransitionTime.Time, e.Now())
-		e.out.Fact("Reason", print.Cell{Text: fmt.Sprintf("%s (%s), for %s", condition.Reason, explanation.State, lasts)})
-	} else {
-		e.out.Fact("Reason", print.Cell{Text: condition.Reason})
+		reason = fmt.Sprintf("%s (%s), for %s", reason, explanation.State, since(condition.LastTransitionTime.Time, e.Now()))
 	}
-	e.out.Fact("Message", print.Cell{Text: short(condition.Message)})
-	e.out.Fact("Meaning", print.Cell{Text: explanation.Means})
-	if wakes := explanation.Wakes; kind == pulumiv1.StackKind && wakes != "" && !strings.Contains(wakes, "request") {
-		e.out.Fact("Woken by", print.Cell{Text: wakes + "; and always an edit, a request and its source"})
-	} else {
-		e.out.Fact("Woken by", print.Cell{Text: wakes})
+	wakes := explanation.Wakes
+	if kind == pulumiv1.StackKind && wakes != "" && !strings.Contains(wakes, "request") {
+		wakes += "; and always an edit, a request and its source"
 	}
-	e.out.Fact("What to do", print.Cell{Text: explanation.Todo, Style: print.Strong})
+	return []print.Fact{
+		{Label: "Reason", Text: print.Cell{Text: reason}},
+		{Label: "Message", Text: print.Cell{Text: short(condition.Message)}},
+		{Label: "Meaning", Text: print.Cell{Text: explanation.Means}},
+		{Label: "Woken by", Text: print.Cell{Text: wakes}},
+		{Label: "What to do", Text: print.Cell{Text: explanation.Todo, Style: print.Strong}},
+	}
 }
 
-// revisions shows the deployed revision and, if it differs, the attempted one.
-func (e *explainer) revisions(stack *pulumiv1.Stack) {
+// revisions returns the deployed revision and, if it differs, the attempted one.
+func revisions(stack *pulumiv1.Stack, now time.Time) []print.Fact {
 	applied, attempted := short(stack.Status.LastAppliedRevision), short(stack.Status.LastAttemptedRevision)
-	e.out.Fact("Deployed", print.Cell{Text: applied})
+	facts := []print.Fact{{Label: "Deployed", Text: print.Cell{Text: applied}}}
 	if attempted != applied {
-		e.out.Fact("Tried", print.Cell{Text: attempted})
+		facts = append(facts, print.Fact{Label: "Tried", Text: print.Cell{Text: attempted}})
 	}
-	if last := lastUpdate(stack, e.Now()); last.Text != "" {
-		e.out.Fact("Last update", print.Cell{Text: last.Text + ": " + stack.Status.LastUpdate.Name, Style: last.Style})
+	if last := lastUpdate(stack, now); last.Text != "" {
+		facts = append(facts, print.Fact{
+			Label: "Last update", Text: print.Cell{Text: last.Text + ": " + stack.Status.LastUpdate.Name, Style: last.Style},
+		})
 	}
+	return facts
 }
 
-// drift shows what was changed outside of Pulumi.
-func (e *explainer) drift(stack *pulumiv1.Stack) {
+// drift returns what was changed outside of Pulumi.
+func drift(stack *pulumiv1.Stack) []print.Fact {
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, pulumiv1.DriftedCondition)
 	if condition == nil {
-		return
+		return nil
 	}
 	style := print.Good
 	if condition.Status != metav1.ConditionFalse {
 		style = print.Busy
 	}
-	e.out.Fact("Drift", print.Cell{Text: condition.Reason + ": " + short(condition.Message), Style: style})
+	return []print.Fact{{Label: "Drift", Text: print.Cell{Text: condition.Reason + ": " + short(condition.Message), Style: style}}}
 }
 
-// dependencies shows the Stacks that the Stack depends on, and whether they are ready.
-func (e *explainer) dependencies(ctx context.Context, stack *pulumiv1.Stack) {
+// dependencies returns the Stacks that the Stack depends on, and whether they are ready.
+func (e *explainer) dependencies(ctx context.Context, stack *pulumiv1.Stack) (facts []print.Fact) {
 	for _, key := range dependenciesOf(stack) {
-		dependency := &pulumiv1.Stack{}
+		dependency, state := &pulumiv1.Stack{}, print.Cell{}
 		if err := e.cluster.read(ctx, key, dependency); err != nil {
-			e.out.Fact("Depends on", print.Cell{Text: fmt.Sprintf("Stack %s: %s", key, err), Style: print.Bad})
-			continue
+			state = print.Cell{Text: err.Error(), Style: print.Bad}
+		} else {
+			state = stackState(dependency)
 		}
-		state := stackState(dependency)
-		e.out.Fact("Depends on", print.Cell{Text: fmt.Sprintf("Stack %s: %s", key, state.Text), Style: state.Style})
+		state.Text = fmt.Sprintf("Stack %s: %s", key, state.Text)
+		facts = append(facts, print.Fact{Label: "Depends on", Text: state})
 	}
+	return facts
 }
 
-func (e *explainer) source(ctx context.Context, stack *pulumiv1.Stack) {
+func (e *explainer) source(ctx context.Context, stack *pulumiv1.Stack) print.Fact {
 	source := e.cluster.sourceOf(stack)
 	if source == nil {
-		e.out.Fact("Source", print.Cell{Text: strings.TrimSpace(stack.Spec.ProjectRepo + " " + stack.Spec.Branch + stack.Spec.Commit)})
-		return
+		repository := strings.TrimSpace(stack.Spec.ProjectRepo + " " + stack.Spec.Branch + stack.Spec.Commit)
+		return print.Fact{Label: "Source", Text: print.Cell{Text: repository}}
 	}
 	state := e.cluster.standingOf(ctx, source)
-	text := fmt.Sprintf("%s %s: %s", source.GetKind(), client.ObjectKeyFromObject(source), state.Text)
-	e.out.Fact("Source", print.Cell{Text: text, Style: state.Style})
+	state.Text = fmt.Sprintf("%s %s: %s", source.GetKind(), client.ObjectKeyFromObject(source), state.Text)
+	return print.Fact{Label: "Source", Text: state}
 }
 
 // workspace explains a Workspace that is not ready.
-func (e *explainer) workspace(ctx context.Context, stack *pulumiv1.Stack) error {
+func (e *explainer) workspace(ctx context.Context, stack *pulumiv1.Stack) (*print.Section, error) {
 	workspace := &autov1alpha1.Workspace{}
 	if err := e.cluster.read(ctx, client.ObjectKeyFromObject(stack), workspace); err != nil {
-		return client.IgnoreNotFound(err)
+		return nil, client.IgnoreNotFound(err)
 	}
 	condition := apimeta.FindStatusCondition(workspace.Status.Conditions, autov1alpha1.WorkspaceReady)
 	if condition != nil && condition.Status == metav1.ConditionTrue {
-		return nil
+		return nil, nil
 	}
-	e.out.Line("")
-	e.title(fmt.Sprintf("Workspace %s/%s", workspace.Namespace, workspace.Name), ready(workspace.Status.Conditions))
-	e.reason(autov1alpha1.WorkspaceKind, condition)
-	return nil
+	return &print.Section{
+		Title: fmt.Sprintf("Workspace %s/%s", workspace.Namespace, workspace.Name), State: ready(workspace.Status.Conditions),
+		Facts: e.reason(autov1alpha1.WorkspaceKind, condition),
+	}, nil
 }
 
 // update explains the Update that runs or waits, or else the last one when it failed.
-func (e *explainer) update(ctx context.Context, stack *pulumiv1.Stack) error {
+func (e *explainer) update(ctx context.Context, stack *pulumiv1.Stack) (*print.Section, error) {
 	name := ""
 	switch current, last := stack.Status.CurrentUpdate, stack.Status.LastUpdate; {
 	case current != nil:
@@ -159,22 +174,23 @@ func (e *explainer) update(ctx context.Context, stack *pulumiv1.Stack) error {
 	case last != nil && last.State == pulumiv1.StackUpdateFailed:
 		name = last.Name
 	default:
-		return nil
+		return nil, nil
 	}
 	update := &autov1alpha1.Update{}
 	if err := e.cluster.read(ctx, client.ObjectKey{Namespace: stack.Namespace, Name: name}, update); err != nil {
-		return client.IgnoreNotFound(err)
+		return nil, client.IgnoreNotFound(err)
 	}
-	e.out.Line("")
-	e.title(fmt.Sprintf("Update %s/%s (%s)", update.Namespace, update.Name, update.Spec.Type), stateOf(update))
 	condition := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateProgressing)
 	if update.IsComplete() {
 		condition = apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateFailed)
 	}
-	e.reason(autov1alpha1.UpdateKind, condition)
-	e.out.Fact("So far", print.Cell{Text: counts(update.Status.ResourceChanges)})
-	if update.IsComplete() {
-		e.out.Fact("Output", print.Cell{Text: fmt.Sprintf("%s logs stack %s -n %s", invocation(e.Program), stack.Name, stack.Namespace)})
+	section := &print.Section{
+		Title: fmt.Sprintf("Update %s/%s (%s)", update.Namespace, update.Name, update.Spec.Type), State: stateOf(update),
+		Facts: e.reason(autov1alpha1.UpdateKind, condition),
 	}
-	return nil
+	section.Add("So far", print.Cell{Text: counts(update.Status.ResourceChanges)})
+	if update.IsComplete() {
+		section.Add("Output", print.Cell{Text: fmt.Sprintf("%s logs stack %s -n %s", invocation(e.Program), stack.Name, stack.Namespace)})
+	}
+	return section, nil
 }

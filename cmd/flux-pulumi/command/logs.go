@@ -86,7 +86,7 @@ func (s *session) showLogs(ctx context.Context, c *cluster, stack *pulumiv1.Stac
 		return fmt.Errorf("read the log of %s: %w", workspace.Name, err)
 	}
 	if reader.lines == 0 {
-		return fmt.Errorf("the log has nothing of update %s any longer, or not yet: its pod was replaced, its log was rotated, or it did not "+
+		return fmt.Errorf("the log has nothing of update %s (or no longer): its pod was replaced, its log was rotated, or it did not "+
 			"get to Pulumi. The Update says: %s", update.Name, short(update.Status.Message))
 	}
 	return nil

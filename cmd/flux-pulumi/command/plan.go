@@ -101,7 +101,28 @@ func (s *session) printPlan(ctx context.Context, c *cluster, stack *pulumiv1.Sta
 	if err != nil {
 		return err
 	}
-	plan := stack.Status.Plan
+	var text *planText
+	if diff {
+		if text, err = c.planText(ctx, update); err != nil {
+			return err
+		}
+	}
+	details := print.NewTable(s.out, "", "")
+	details.Headless()
+	details.Write(planDetails(stack.Status.Plan, s.Now())...)
+	s.out.Line("")
+	if diff {
+		return text.each(func(line string) { s.out.Line("%s", s.out.Paint(styleOfLine(line), line)) })
+	}
+	s.showChanges(update, "; --diff shows them")
+	if saved := update.Status.Plan; saved != nil && saved.Unknowns > 0 {
+		s.log.Warning("%d values are known only when the plan is carried out", saved.Unknowns)
+	}
+	return nil
+}
+
+// planDetails returns a row for each thing that is known about the plan, besides its changes.
+func planDetails(plan *pulumiv1.PlanStatus, now time.Time) [][]print.Cell {
 	rows := [][]print.Cell{
 		{{Text: "plan"}, {Text: plan.Name}},
 		{{Text: "digest"}, {Text: plan.Digest}},
@@ -113,7 +134,7 @@ func (s *session) printPlan(ctx context.Context, c *cluster, stack *pulumiv1.Sta
 		rows = append(rows, []print.Cell{{Text: "revision"}, {Text: short(plan.Revision)}})
 	}
 	if plan.ExpiresAt != nil && (plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved) {
-		rows = append(rows, []print.Cell{{Text: "expires in"}, {Text: since(s.Now(), plan.ExpiresAt.Time)}})
+		rows = append(rows, []print.Cell{{Text: "expires in"}, {Text: since(now, plan.ExpiresAt.Time)}})
 	}
 	for _, approval := range plan.Approvals {
 		text := strings.TrimSpace(approval.By + " " + approval.Reason)
@@ -122,18 +143,7 @@ func (s *session) printPlan(ctx context.Context, c *cluster, stack *pulumiv1.Sta
 	if plan.RejectedBy != "" {
 		rows = append(rows, []print.Cell{{Text: "rejected by"}, {Text: plan.RejectedBy, Style: print.Bad}})
 	}
-	details := print.NewTable(s.out, "", "")
-	details.Headless()
-	details.Write(rows...)
-	s.out.Line("")
-	if diff {
-		return s.printValues(ctx, c, update)
-	}
-	s.showChanges(update, "; --diff shows them")
-	if saved := update.Status.Plan; saved != nil && saved.Unknowns > 0 {
-		s.log.Warning("%d values are known only when the plan is carried out", saved.Unknowns)
-	}
-	return nil
+	return rows
 }
 
 func planStyle(state pulumiv1.PlanState) print.Style {
@@ -146,41 +156,42 @@ func planStyle(state pulumiv1.PlanState) print.Style {
 	return print.Busy
 }
 
-// printValues shows the text of the plan, line by line. It removes escape sequences for terminals, because the text contains values from
-// elsewhere.
-func (s *session) printValues(ctx context.Context, c *cluster, update *autov1alpha1.Update) error {
+// planText is the text of a plan, with old and new values.
+type planText struct {
+	// of names the plan in messages, and secret the Secret that has the text.
+	of, secret string
+	lines      *bufio.Reader
+}
+
+// planText reads the text of the plan that the Update has made, and checks that it is the text that was saved with it.
+func (c *cluster) planText(ctx context.Context, update *autov1alpha1.Update) (*planText, error) {
 	if update.Status.Plan == nil || len(update.Status.Plan.Secrets) == 0 {
-		return fmt.Errorf("update %q has no Secret with its plan", update.Name)
+		return nil, fmt.Errorf("update %q has no Secret with its plan", update.Name)
 	}
 	secrets := update.Status.Plan.Secrets
 	secret := &corev1.Secret{}
 	if err := c.read(ctx, c.key(secrets[len(secrets)-1]), secret); err != nil {
-		return err
+		return nil, err
 	}
 	if !update.Status.Plan.HasText(secret.Data[autov1alpha1.PlanTextKey]) {
-		return failed(exitNotReady, "Secret %q does not have the text that was saved with plan %q: somebody replaced it. Do not approve this plan; "+
+		return nil, failed(exitNotReady, "Secret %q does not have the text that was saved with plan %q: somebody replaced it. Do not approve this plan; "+
 			"delete Update %q, and the controller makes another plan", secret.Name, update.Name, update.Name)
 	}
 	zipped, err := gzip.NewReader(bytes.NewReader(secret.Data[autov1alpha1.PlanTextKey]))
 	if err != nil {
-		return fmt.Errorf("read the plan in Secret %q: %w", secret.Name, err)
+		return nil, fmt.Errorf("read the plan in Secret %q: %w", secret.Name, err)
 	}
-	lines := bufio.NewReader(file.NewReader(zipped, maxPlanText, failed(exitNotReady, "the text of plan %q has more than %d MiB, and the rest "+
-		"of it is not shown: do not approve what you have not seen", update.Name, maxPlanText>>20)))
+	tooLong := failed(exitNotReady, "the text of plan %q has more than %d MiB, and the rest of it is not shown: do not approve what you have not seen",
+		update.Name, maxPlanText>>20)
+	return &planText{of: update.Name, secret: secret.Name, lines: bufio.NewReader(file.NewReader(zipped, maxPlanText, tooLong))}, nil
+}
+
+// each calls show with each line of the text, without escape sequences for terminals, because the text contains values from elsewhere.
+func (t *planText) each(show func(line string)) error {
 	for {
-		line, err := lines.ReadString('\n')
+		line, err := t.lines.ReadString('\n')
 		if line != "" {
-			line = strings.TrimRight(plaintext.Strip(strings.ToValidUTF8(line, "\uFFFD")), " \r\n")
-			style := print.Plain
-			switch trimmed := strings.TrimSpace(line); {
-			case strings.HasPrefix(trimmed, "+"):
-				style = print.Good
-			case strings.HasPrefix(trimmed, "-"):
-				style = print.Bad
-			case strings.HasPrefix(trimmed, "~"):
-				style = print.Busy
-			}
-			s.out.Line("%s", s.out.Paint(style, line))
+			show(strings.TrimRight(plaintext.Strip(strings.ToValidUTF8(line, "\uFFFD")), " \r\n"))
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -189,9 +200,22 @@ func (s *session) printValues(ctx context.Context, c *cluster, update *autov1alp
 			return err
 		}
 		if err != nil {
-			return fmt.Errorf("read the plan in Secret %q: %w", secret.Name, err)
+			return fmt.Errorf("read plan %q in Secret %q: %w", t.of, t.secret, err)
 		}
 	}
+}
+
+// styleOfLine returns the style for a line of the text of a plan, which begins with the sign of the change.
+func styleOfLine(line string) print.Style {
+	switch trimmed := strings.TrimSpace(line); {
+	case strings.HasPrefix(trimmed, "+"):
+		return print.Good
+	case strings.HasPrefix(trimmed, "-"):
+		return print.Bad
+	case strings.HasPrefix(trimmed, "~"):
+		return print.Busy
+	}
+	return print.Plain
 }
 
 // decideOnPlan creates an Approval and waits until it counts.

@@ -42,6 +42,37 @@ const (
 	labelWidth = 15
 )
 
+// Section is a title with the state of what it names, and the facts about it.
+type Section struct {
+	Title string
+	State Cell
+	Facts []Fact
+}
+
+// Fact is a text with a label. One without a text is not written.
+type Fact struct {
+	Label string
+	Text  Cell
+}
+
+// Add adds a fact.
+func (s *Section) Add(label string, text Cell) {
+	s.Facts = append(s.Facts, Fact{Label: label, Text: text})
+}
+
+// Sections writes the sections, with an empty line between them.
+func (p *Printer) Sections(sections []Section) {
+	for i, section := range sections {
+		if i > 0 {
+			p.Line("")
+		}
+		p.Line("%s  %s", p.Paint(Strong, Clean(section.Title)), p.Paint(section.State.Style, Clean(section.State.Text)))
+		for _, fact := range section.Facts {
+			p.Fact(fact.Label, fact.Text)
+		}
+	}
+}
+
 // Fact writes a label and its text, in as many lines as the text needs. Without text it writes nothing.
 func (p *Printer) Fact(label string, text Cell) {
 	width := textWidth
