@@ -47,11 +47,8 @@ func exitCode(err error, stderr io.Writer) int {
 	}
 }
 
-// run runs the controller, or the command that args begin with. It returns when the context ends, or when the controller cannot go on.
+// run runs the controller. It returns when the context ends, or when the controller cannot go on.
 func run(ctx context.Context, version string, args []string, stdout io.Writer) (err error) {
-	if len(args) > 0 && args[0] == handBackCommand {
-		return handBack(ctx, args[1:], stdout)
-	}
 	o, err := parseOptions(args, stdout)
 	if errors.Is(err, errHelp) {
 		return nil

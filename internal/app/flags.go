@@ -140,48 +140,42 @@ var errHelp = pflag.ErrHelp
 func parseOptions(args []string, stdout io.Writer) (*options, error) {
 	o := &options{runtimeNamespace: os.Getenv(runtimectrl.EnvRuntimeNamespace)}
 	flags := o.flagSet()
-	return o, parseFlags(flags, args, stdout, func() error {
-		// In a generated Deployment, these settings are easier to set as environment variables.
-		for name, variable := range map[string]string{"agent-image": "AGENT_IMAGE", "agent-image-pull-policy": "AGENT_IMAGE_PULL_POLICY"} {
-			if value := os.Getenv(variable); value != "" && !flags.Changed(name) {
-				if err := flags.Set(name, value); err != nil {
-					return fmt.Errorf("environment variable %s: %w", variable, err)
-				}
-			}
-		}
-		return o.validate()
-	})
-}
-
-// parseFlags reads a command line. Mistakes are usage errors.
-func parseFlags(flags *pflag.FlagSet, args []string, stdout io.Writer, validate func() error) error {
 	flags.SetOutput(stdout)
 	err := flags.Parse(args)
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if err == nil {
-		err = validate()
+		err = setFromEnvironment(flags)
+	}
+	if err == nil {
+		err = o.validate()
 	}
 	if err != nil && !errors.Is(err, errHelp) {
-		return &usageError{err}
+		return nil, &usageError{err}
 	}
-	return err
+	return o, err
 }
 
-// newFlagSet returns an empty set of flags. Its help begins with the synopsis and the description.
-func newFlagSet(name, description string) *pflag.FlagSet {
-	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
-	fs.Usage = func() {
-		fmt.Fprintf(fs.Output(), "Usage: %s [flags]\n\n%s%s", name, description, fs.FlagUsagesWrapped(120))
+// setFromEnvironment sets the flags that are easier to set as environment variables in a generated Deployment.
+func setFromEnvironment(flags *pflag.FlagSet) error {
+	for name, variable := range map[string]string{"agent-image": "AGENT_IMAGE", "agent-image-pull-policy": "AGENT_IMAGE_PULL_POLICY"} {
+		if value := os.Getenv(variable); value != "" && !flags.Changed(name) {
+			if err := flags.Set(name, value); err != nil {
+				return fmt.Errorf("environment variable %s: %w", variable, err)
+			}
+		}
 	}
-	return fs
+	return nil
 }
 
 // flagSet declares all flags. A flag that Flux's controllers also have keeps their name, default and meaning, except for
 // --no-cross-namespace-refs, whose default here is true.
 func (o *options) flagSet() *pflag.FlagSet {
-	fs := newFlagSet(controllerName, "")
+	fs := pflag.NewFlagSet(controllerName, pflag.ContinueOnError)
+	fs.Usage = func() {
+		fmt.Fprintf(fs.Output(), "Usage: %s [flags]\n\n%s", controllerName, fs.FlagUsagesWrapped(120))
+	}
 	fs.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	fs.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "The address the metric endpoint binds to.")
 	fs.StringVar(&o.eventsAddr, "events-addr", "", "The address of the events receiver, an http or https URL.")

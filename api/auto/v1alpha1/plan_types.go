@@ -1,5 +1,7 @@
 package v1alpha1
 
+import "cmp"
+
 // PlanEnforcement defines how an operation is held to its plan.
 //
 // +kubebuilder:validation:Enum=Plan;Inputs
@@ -12,6 +14,9 @@ const (
 	// EnforceInputs requires the inputs and the state to be those of the plan. Pulumi does not compare the steps with the plan.
 	EnforceInputs PlanEnforcement = "Inputs"
 )
+
+// OrDefault returns EnforcePlan for the empty value.
+func (e PlanEnforcement) OrDefault() PlanEnforcement { return cmp.Or(e, EnforcePlan) }
 
 // PlanReference names the plan that an operation carries out. The stack, the program, the options and the Workspace must be those with
 // which the plan was made.

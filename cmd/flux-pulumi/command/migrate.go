@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
@@ -120,15 +121,20 @@ func (s *session) migrateBack() *cobra.Command {
 	controller, timeout := "", migrateTimeout
 	cmd := &cobra.Command{
 		Use: "back", Short: "Hand all objects back to the Pulumi Kubernetes Operator",
-		Long: "Make all objects what the Pulumi Kubernetes Operator expects of them, so that it can be started again: the same as\n" +
-			"the command 'hand-back' of the controller, with your rights. It changes nothing while stack-controller or an update\n" +
-			"runs, and can be repeated. With --namespace it is for one namespace. See docs/guides/migration.md.",
+		Long: "Make all objects what the Pulumi Kubernetes Operator expects of them, so that it can be started again. It changes\n" +
+			"nothing while stack-controller or an update runs, and can be repeated. With --namespace it is for one namespace.\n" +
+			"See docs/guides/migration.md.",
 		Args: arguments(cobra.NoArgs),
 		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
 			ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--timeout of %s is over", timeout))
 			defer cancel()
-			err := migrate.Run(ctx, migrate.Options{
-				Client: c.client, Namespace: *s.flags.Namespace, ControllerNamespace: controller,
+			c.config.Timeout = callTimeout // of each request
+			caller, err := client.New(c.config, client.Options{Scheme: c.client.Scheme()})
+			if err != nil {
+				return fmt.Errorf("prepare calls of the API server: %w", err)
+			}
+			err = migrate.Run(ctx, migrate.Options{
+				Client: caller, Namespace: *s.flags.Namespace, ControllerNamespace: controller,
 				DryRun: dryRun, Accept: accept, Out: s.out, PollInterval: handBackInterval,
 			})
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {

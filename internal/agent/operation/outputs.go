@@ -36,7 +36,7 @@ var unknownValues = []string{
 }
 
 // maskedTexts are what the CLI writes into its events in place of the text of any secret of the stack, and of what is in an asset, as JSON.
-var maskedTexts = [][]byte{[]byte("[secret]"), []byte("<contents elided>"), []byte(`\u003ccontents elided\u003e`)}
+var maskedTexts = [][]byte{[]byte(redact.Mask), []byte("<contents elided>"), []byte(`\u003ccontents elided\u003e`)}
 
 // outputs returns the outputs of the stack that the engine reported. The engine's events do not have the values of outputs that are secret,
 // or have the text of a secret in them: only if there are any, one more process is needed to read them.
@@ -67,7 +67,7 @@ func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*a
 		if !output.Secret && slices.ContainsFunc(maskedTexts, func(text []byte) bool { return bytes.Contains(value, text) }) {
 			output.Shown = value
 			if len(value) > maxShown {
-				output.Shown = []byte(`"[secret]"`)
+				output.Shown = []byte(`"` + redact.Mask + `"`)
 			}
 		}
 		outputs[name] = output

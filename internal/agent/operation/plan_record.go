@@ -30,7 +30,7 @@ const (
 	maxShownProperties = 100
 	// unknownText and secretText stand in the text for values that are not known yet, and for values that are secret.
 	unknownText = "(known after apply)"
-	secretText  = "[secret]"
+	secretText  = redact.Mask
 )
 
 // resourceDone is in each event that counts as a change. Other events are not decoded a second time.

@@ -39,7 +39,7 @@ func Listen(address string) (net.Listener, error) {
 		return nil, err
 	}
 	socket = filepath.Clean(socket)
-	if err := removeStale(socket); err != nil {
+	if err := removeAbandoned(socket); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
 	before := syscall.Umask(0o177)
@@ -67,8 +67,8 @@ func CheckAddress(address string) error {
 	return nil
 }
 
-// removeStale removes a socket on which no process listens.
-func removeStale(socket string) error {
+// removeAbandoned removes a socket on which no process listens.
+func removeAbandoned(socket string) error {
 	info, err := os.Lstat(socket)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

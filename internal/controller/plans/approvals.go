@@ -123,7 +123,7 @@ func HasNewValues(plan *pulumiv1.PlanStatus) bool {
 // of the earlier and of the new plan. nil means that they are not known completely.
 func CarryOver(plan, earlier *pulumiv1.PlanStatus, earlierChanges, changes []autov1alpha1.ResourceChange, now time.Time) {
 	if earlier == nil || earlier.RejectedBy != "" || earlier.State == pulumiv1.PlanApplied ||
-		earlier.Operation != plan.Operation || earlier.Enforce != plan.Enforce {
+		earlier.Operation != plan.Operation || earlier.Enforce.OrDefault() != plan.Enforce.OrDefault() {
 		return
 	}
 	sameInputs := earlier.InputsDigest != "" && earlier.InputsDigest == plan.InputsDigest

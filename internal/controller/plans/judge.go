@@ -48,7 +48,7 @@ func CarriedOutBy(update *autov1alpha1.Update) *Reference {
 	if plan == nil {
 		return &Reference{}
 	}
-	return &Reference{Name: plan.Name, Digest: plan.Digest, Enforce: cmp.Or(plan.Enforce, autov1alpha1.EnforcePlan)}
+	return &Reference{Name: plan.Name, Digest: plan.Digest, Enforce: plan.Enforce.OrDefault()}
 }
 
 // Names reports whether the reference is one to exactly this plan.
@@ -93,15 +93,15 @@ func Judge(c Case) Verdict {
 		return Verdict{Missing, "there is no plan"}
 	case wanted != nil && !wanted.Names(plan):
 		return Verdict{Missing, fmt.Sprintf("plan %q with this digest is not the one of the Stack", wanted.Name)}
-	case wanted != nil && wanted.Enforce != "" && wanted.Enforce != enforcement(plan.Enforce):
-		return Verdict{Missing, fmt.Sprintf("plan %q is one with enforce: %s", plan.Name, enforcement(plan.Enforce))}
+	case wanted != nil && wanted.Enforce != "" && wanted.Enforce != plan.Enforce.OrDefault():
+		return Verdict{Missing, fmt.Sprintf("plan %q is one with enforce: %s", plan.Name, plan.Enforce.OrDefault())}
 	case IsConcluded(plan), plan.State == pulumiv1.PlanSuperseded:
 		return Verdict{Closed, fmt.Sprintf("plan %q is %s", plan.Name, plan.State)}
 	case plan.State == pulumiv1.PlanExpired, isOpen(plan) && isTooLate(plan, c.Now):
 		return Verdict{Expired, fmt.Sprintf("plan %q has expired", plan.Name)}
 	case c.Changed != "":
 		return Verdict{Changed, fmt.Sprintf("plan %q was made for something else: %s", plan.Name, c.Changed)}
-	case c.Policy != nil && enforcement(c.Policy.Enforce) != enforcement(plan.Enforce):
+	case c.Policy != nil && c.Policy.Enforce.OrDefault() != plan.Enforce.OrDefault():
 		return Verdict{Changed, fmt.Sprintf("plan %q was made before spec.approval.enforce was changed", plan.Name)}
 	case plan.State == pulumiv1.PlanStale:
 		return Verdict{Stale, fmt.Sprintf("plan %q is out of date", plan.Name)}
@@ -114,10 +114,6 @@ func Judge(c Case) Verdict {
 		return Verdict{Pending, fmt.Sprintf("plan %q is not approved", plan.Name)}
 	}
 	return Verdict{State: Approved}
-}
-
-func enforcement(value autov1alpha1.PlanEnforcement) autov1alpha1.PlanEnforcement {
-	return cmp.Or(value, autov1alpha1.EnforcePlan)
 }
 
 // IsConcluded reports whether the result of the plan, or of the attempt to make it, is the last update of the Stack: nothing is left to do

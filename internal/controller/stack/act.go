@@ -95,15 +95,15 @@ func retry(o *observation, d decision) {
 // so that several dependents make one request.
 func (r *Reconciler) requestDependency(ctx context.Context, o *observation, d decision) (outcome, error) {
 	change := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`,
-		o.stale.version, pulumiv1.ReconcileRequestAnnotation, o.stale.request)
-	required := &pulumiv1.Stack{Namespace: o.stale.name.Namespace, Name: o.stale.name.Name}
+		o.aged.version, pulumiv1.ReconcileRequestAnnotation, o.aged.request)
+	required := &pulumiv1.Stack{Namespace: o.aged.name.Namespace, Name: o.aged.name.Name}
 	err := r.Patch(ctx, required, client.RawPatch(types.MergePatchType, []byte(change)), patch.FieldOwner)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		// The prerequisite has changed or is gone: the next decision may differ.
 		return outcome{after: outdatedInterval}, nil
 	case err != nil:
-		return outcome{}, fmt.Errorf("ask for an update of the prerequisite %s: %w", o.stale.name, err)
+		return outcome{}, fmt.Errorf("ask for an update of the prerequisite %s: %w", o.aged.name, err)
 	case d.quiet:
 		return r.showReady(ctx, o, d)
 	}

@@ -26,7 +26,7 @@ func planUpdate(update *autov1alpha1.Update, stack *pulumiv1.Stack, d decision) 
 	} else {
 		update.Spec.Type = autov1alpha1.UpdateTypePreview
 	}
-	update.Spec.SavePlan, update.Spec.PlanEnforcement = new(true), enforcement(stack)
+	update.Spec.SavePlan, update.Spec.PlanEnforcement = new(true), stack.Spec.Approval.Enforce.OrDefault()
 	// The Update is kept as long as its plan may be carried out. After that it is removed like any old Update.
 	update.Spec.TTLAfterCompleted = nil
 	metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.PlanCauseAnnotation, string(d.cause))
@@ -137,7 +137,7 @@ func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanS
 	plan := &pulumiv1.PlanStatus{
 		Name: update.Name, UID: update.UID, State: pulumiv1.PlanPending, Operation: pulumiv1.ApprovedUp,
 		Cause:        cmp.Or(current.Cause, pulumiv1.PlanForChange),
-		Enforce:      cmp.Or(update.Spec.PlanEnforcement, autov1alpha1.EnforcePlan),
+		Enforce:      update.Spec.PlanEnforcement.OrDefault(),
 		Drift:        current.Drift,
 		UpdateInputs: current.UpdateInputs,
 	}

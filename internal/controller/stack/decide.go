@@ -48,8 +48,8 @@ type observation struct {
 	// unownedUpdate is the name of an Update that this Stack did not create and that runs in its Workspace; empty when there is none. It is
 	// read only for a Stack that is being deleted.
 	unownedUpdate string
-	// stale is a prerequisite that has to run again before this Stack is updated; nil when there is none.
-	stale *staleDependency
+	// aged is a prerequisite that has to run again before this Stack is updated; nil when there is none.
+	aged *agedPrerequisite
 	// workspace is the Stack's Workspace; nil when there is none. noWorkspace is true when the API server has confirmed that there is none.
 	workspace   *autov1alpha1.Workspace
 	noWorkspace bool

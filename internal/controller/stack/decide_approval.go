@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -91,10 +90,6 @@ func openPlan(o observation) *pulumiv1.PlanStatus {
 func failedOnLock(o observation, plan *pulumiv1.PlanStatus) bool {
 	last := o.stack.Status.LastUpdate
 	return last != nil && last.Conflicts > 0 && plan.Update != "" && last.Name == plan.Update
-}
-
-func enforcement(stack *pulumiv1.Stack) autov1alpha1.PlanEnforcement {
-	return cmp.Or(stack.Spec.Approval.Enforce, autov1alpha1.EnforcePlan)
 }
 
 // nextPlan returns the plan in the status with what approvers decided about it.

@@ -25,7 +25,7 @@ var (
 	modelLasts   = []string{"none", "succeeded", "failed", "failed long ago", "failed often", "interrupted", "interrupted often", "locked"}
 	modelSources = []string{"none", "same", "same, not asked for", "new", "new, same content", "new, content unknown", "new, content unavailable", "pending", "missing",
 		"missing and not watched", "forbidden"}
-	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "stale", "stale and asked", "behind"}
+	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "aged", "aged and asked", "behind"}
 	modelResyncs      = []string{"off", "due", "later"}
 	modelProjects     = []string{"unknown", "known", "known, program runs"}
 )
@@ -234,10 +234,10 @@ func (s *modelState) observeDependency(o *observation) {
 		o.dependency = &dependencyProblem{reason: pulumiv1.DependencyCycleReason, permanent: true}
 	case "forbidden":
 		o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, permanent: true}
-	case "stale":
-		o.stale = &staleDependency{request: "after-it"}
-	case "stale and asked":
-		o.stale = new(staleDependency)
+	case "aged":
+		o.aged = &agedPrerequisite{request: "after-it"}
+	case "aged and asked":
+		o.aged = new(agedPrerequisite)
 	case "behind":
 		o.behind = &dependencyProblem{reason: pulumiv1.DependencyNotReadyReason}
 	}

@@ -72,7 +72,7 @@ func awaitDependencies(o observation) *decision {
 		return blockedByDependency(o, o.dependency)
 	case o.behind != nil:
 		return blockedByDependency(o, o.behind)
-	case o.stale != nil:
+	case o.aged != nil:
 		return new(decideOnStale(o))
 	}
 	return nil
@@ -106,9 +106,9 @@ func blockedByDependency(o observation, problem *dependencyProblem) *decision {
 
 // decideOnStale delays an update until a prerequisite has run again.
 func decideOnStale(o observation) decision {
-	d := decision{action: actionWait, wake: byDependencies, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.stale.message,
+	d := decision{action: actionWait, wake: byDependencies, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.aged.message,
 		after: o.waitInterval}
-	if o.stale.request != "" {
+	if o.aged.request != "" {
 		d.action = actionRequestDependency
 	}
 	return d

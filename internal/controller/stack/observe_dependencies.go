@@ -60,8 +60,8 @@ type dependencyProblem struct {
 	after time.Duration
 }
 
-// staleDependency is a prerequisite that is ready and succeeded too long ago. It matters only when there is something to update.
-type staleDependency struct {
+// agedPrerequisite is a prerequisite that is ready and succeeded too long ago. It matters only when there is something to update.
+type agedPrerequisite struct {
 	name types.NamespacedName
 	// version is the resourceVersion of the prerequisite.
 	version string
@@ -187,8 +187,8 @@ func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item
 		o.dependency = &dependencyProblem{reason: item.reason, message: fmt.Sprintf("%s %s %s", item.field, item.name, problem)}
 		return nil
 	}
-	if o.stale == nil {
-		o.stale = staleness(required, item, o.now)
+	if o.aged == nil {
+		o.aged = aged(required, item, o.now)
 	}
 	if o.behind == nil && item.followsRevision() {
 		o.behind = r.behindRevision(o, item, required)
@@ -281,8 +281,8 @@ func notReady(required *pulumiv1.Stack) string {
 	return ""
 }
 
-// staleness returns what to do about a prerequisite that succeeded longer ago than its window; nil if it did not.
-func staleness(required *pulumiv1.Stack, item dependency, now time.Time) *staleDependency {
+// aged returns what to do about a prerequisite that succeeded longer ago than its window; nil if it did not.
+func aged(required *pulumiv1.Stack, item dependency, now time.Time) *agedPrerequisite {
 	if item.window == nil {
 		return nil
 	}
@@ -291,21 +291,21 @@ func staleness(required *pulumiv1.Stack, item dependency, now time.Time) *staleD
 	if age <= window {
 		return nil
 	}
-	stale := &staleDependency{name: item.name, version: required.ResourceVersion}
-	stale.message = fmt.Sprintf("%s %s succeeded %s ago, which is longer than %s", item.field, item.name, age.Round(time.Second), window)
+	found := &agedPrerequisite{name: item.name, version: required.ResourceVersion}
+	found.message = fmt.Sprintf("%s %s succeeded %s ago, which is longer than %s", item.field, item.name, age.Round(time.Second), window)
 	request := "after-" + last.Name
 	switch {
 	case !required.DeletionTimestamp.IsZero():
-		stale.message += "; it is being deleted"
+		found.message += "; it is being deleted"
 	case required.Spec.Suspend:
-		stale.message += "; it is suspended and has to be resumed to run again"
+		found.message += "; it is suspended and has to be resumed to run again"
 	case required.Annotations[pulumiv1.ReconcileRequestAnnotation] == request:
-		stale.message += "; it was asked to run again"
+		found.message += "; it was asked to run again"
 	default:
-		stale.message += "; it is asked to run again"
-		stale.request = request
+		found.message += "; it is asked to run again"
+		found.request = request
 	}
-	return stale
+	return found
 }
 
 // walk searches breadth-first from the Stack through its dependencies, as list returns them. It returns the predecessor of each Stack that

@@ -226,16 +226,16 @@ func TestStalePrerequisiteMattersOnlyWhenThereIsSomethingToUpdate(t *testing.T) 
 	required := upToDate().stack
 	required.Status.LastUpdate.LastResyncTime = ago(time.Hour)
 	item := dependency{name: client.ObjectKeyFromObject(required), field: "prerequisite", window: new(time.Minute)}
-	stale := func(o *observation) { o.stale = staleness(required, item, now) }
-	g.Expect(decide(*with(upToDate(), stale)).action).To(Equal(actionReady))
-	g.Expect(decide(*with(failed(1, time.Second), stale)).action).To(Equal(actionRetry))
+	old := func(o *observation) { o.aged = aged(required, item, now) }
+	g.Expect(decide(*with(upToDate(), old)).action).To(Equal(actionReady))
+	g.Expect(decide(*with(failed(1, time.Second), old)).action).To(Equal(actionRetry))
 	newCommit := func(o *observation) { o.artifact.Digest = "sha256:b" }
-	g.Expect(decide(*with(upToDate(), stale, newCommit)).action).To(Equal(actionRequestDependency))
+	g.Expect(decide(*with(upToDate(), old, newCommit)).action).To(Equal(actionRequestDependency))
 	required.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "after-app-1"}
-	g.Expect(decide(*with(upToDate(), stale, newCommit)).action).To(Equal(actionWait))
+	g.Expect(decide(*with(upToDate(), old, newCommit)).action).To(Equal(actionWait))
 
 	required.Status.LastUpdate.LastResyncTime = ago(5 * time.Second)
-	g.Expect(staleness(required, dependency{window: new(time.Millisecond)}, now)).To(BeNil(), "an update cannot be that young for long")
+	g.Expect(aged(required, dependency{window: new(time.Millisecond)}, now)).To(BeNil(), "an update cannot be that young for long")
 }
 
 func TestDependenciesAreLookedAtOnlyWhenAnUpdateCouldStart(t *testing.T) {

@@ -152,7 +152,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	case ctx.Err() != nil:
 		// The manager is stopping. The next controller starts from what the API server and the agents know.
 		return ctrl.Result{}, nil
-	case apierrors.IsConflict(err) || errors.Is(err, errStale):
+	case apierrors.IsConflict(err) || errors.Is(err, errChanged):
 		// The cache was behind. The change that it missed may be one that wakes nothing.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	case apierrors.IsNotFound(err):

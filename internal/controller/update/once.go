@@ -67,8 +67,8 @@ func comesBefore(a, b *autov1alpha1.Update) bool {
 	return a.CreationTimestamp.Before(&b.CreationTimestamp)
 }
 
-// errStale reports that the Update was changed after it was read from the cache.
-var errStale = errors.New("the update changed since it was read")
+// errChanged reports that the Update was changed after it was read from the cache.
+var errChanged = errors.New("the update changed since it was read")
 
 // claim makes sure that an operation is started only for what the API server knows right now, and adds the finalizer to the Update, because
 // from here on a deletion has to end the operation. An Update that is complete, or was started, must not be started again because a cache
@@ -83,7 +83,7 @@ func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update) err
 		return fmt.Errorf("read the update again: %w", err)
 	}
 	if live.UID != update.UID || live.Generation != update.Generation || live.HasStarted() || live.IsComplete() {
-		return errStale
+		return errChanged
 	}
 	// Other changes that the cache missed do not matter, and must not make the write of the start fail: only this reconcile knows which
 	// versions of Secrets and ConfigMaps it has read.

@@ -135,7 +135,7 @@ func runsSameProgram(a, b *autov1alpha1.Update) bool {
 
 // usesPlanFile reports whether Pulumi checks the operation against its plan file.
 func usesPlanFile(update *autov1alpha1.Update) bool {
-	return update.Spec.Plan != nil && update.Spec.Type == autov1alpha1.UpdateTypeUp && update.Spec.Plan.Enforce != autov1alpha1.EnforceInputs
+	return update.Spec.Plan != nil && update.Spec.Type == autov1alpha1.UpdateTypeUp && update.Spec.Plan.Enforce.OrDefault() == autov1alpha1.EnforcePlan
 }
 
 // planRequest returns what the operation has to do with a plan; nil when it has none. The key is added when the operation starts.
@@ -151,7 +151,7 @@ func planRequest(o *observation) *agentpb.PlanRequest {
 		}
 		return request
 	case update.SavesPlan():
-		return &agentpb.PlanRequest{WithoutFile: update.Spec.PlanEnforcement == autov1alpha1.EnforceInputs || update.Spec.Type != autov1alpha1.UpdateTypePreview}
+		return &agentpb.PlanRequest{WithoutFile: update.Spec.PlanEnforcement.OrDefault() == autov1alpha1.EnforceInputs || update.Spec.Type != autov1alpha1.UpdateTypePreview}
 	}
 	return nil
 }

@@ -160,7 +160,7 @@ func TestOperationIsNotStartedForAnOldStateOfTheUpdate(t *testing.T) {
 			markFailed(update, autov1alpha1.CanceledReason, testTime, "over")
 			s.Expect(s.client.Status().Patch(t.Context(), update, ctrlclient.MergeFrom(before))).To(Succeed())
 			err := r.claim(t.Context(), old)
-			s.Expect(err).To(Or(MatchError(errStale), WithTransform(apierrors.IsConflict, BeTrue())))
+			s.Expect(err).To(Or(MatchError(errChanged), WithTransform(apierrors.IsConflict, BeTrue())))
 		})
 	}
 }

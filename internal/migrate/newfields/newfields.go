@@ -1,5 +1,5 @@
 // Package newfields lists the fields that the Pulumi Kubernetes Operator does not know, and what the operator does instead. It is the only
-// list of these fields: hand-back asks about those that forbid something and warns about the others, and tests and the compatibility pages use it.
+// list of these fields: handing back asks about those that forbid something and warns about the others, and tests and the compatibility pages use it.
 package newfields
 
 import (

@@ -4,7 +4,6 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
-	"os"
 	"strings"
 	"testing"
 
@@ -241,13 +240,4 @@ func (p *fixture) say(err error) {
 func (p *fixture) newReplica() {
 	p.controller = p.startController(p.t, "--enable-leader-election", "--watch-label-selector=rbac="+p.namespace,
 		"--leader-election-retry-period=200ms", "--leader-election-renew-deadline=2s", "--leader-election-lease-duration=3s")
-}
-
-// handBack hands the namespace back, while no lease says that a controller is running.
-func (p *fixture) handBack() {
-	cmd := p.Command(p.t.Context(), p.binary, "hand-back", "--namespace", p.namespace, "--controller-namespace", namespace)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig)
-	output, err := cmd.CombinedOutput()
-	p.say(err)
-	p.lines = append(p.lines, string(output))
 }

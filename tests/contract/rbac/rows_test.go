@@ -123,8 +123,6 @@ var (
 		{clusterRole, fluxSources, "externalartifacts", []string{"get"}, "To read a source, with `--feature-gates=ExternalArtifact=true`.", "The Stack reports `AccessDenied`.", nil, fluxStack("ExternalArtifact"), ""},
 		{clusterRole, fluxSources, "externalartifacts", read, "To notice a new artifact at once.", "A new artifact is noticed after up to `--requeue-dependency`.", nil, nil, ""},
 		{electionRole, leasesGroup, "leases", []string{"get"}, "To find the leader.", "The controller never becomes the leader.", nil, (*fixture).newReplica, ""},
-		{electionRole, leasesGroup, "leases", []string{"list"}, "For the command `hand-back`, which refuses while a controller of any shard runs.",
-			"`hand-back` fails, and changes nothing.", nil, (*fixture).handBack, ""},
 		{electionRole, leasesGroup, "leases", []string{"create"}, "To create the lease.", "The controller never becomes the leader.", nil, (*fixture).newReplica, ""},
 		{electionRole, leasesGroup, "leases", []string{"update"}, "To renew the lease.", "The leader loses the lease and restarts.", nil, (*fixture).newReplica, ""},
 		{tokenRole, "", tokenResource, []string{"create"}, "To request tokens of the controller's own service account. Each is valid for one agent and ten minutes.",

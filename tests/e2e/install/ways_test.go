@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -168,8 +169,7 @@ func (c *realCluster) deleteDefinitions(t *testing.T) {
 	c.kubectl(t, "delete", "--kustomize", inRepository("config", "crd"), timeout)
 }
 
-// handBack hands all objects back to the operator with the commands of the migration guide, in a pod with the image and the rights of the
-// controller.
+// handBack hands all objects back to the operator with the commands of the migration guide.
 func (c *realCluster) handBack(t *testing.T, namespace string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -180,7 +180,7 @@ func (c *realCluster) handBack(t *testing.T, namespace string) {
 	stop, handBack, left := blocks[0][1], blocks[1][1], blocks[2][1]
 
 	output, err := c.shell(t, handBack)
-	g.Expect(err).NotTo(HaveOccurred(), output)
+	g.Expect(err).To(HaveOccurred())
 	g.Expect(output).To(ContainSubstring("stack-controller still runs"))
 	output, err = c.shell(t, stop)
 	g.Expect(err).NotTo(HaveOccurred(), output)
@@ -196,13 +196,16 @@ func (c *realCluster) handBack(t *testing.T, namespace string) {
 	g.Expect(strings.Count(output, "No resources found")).To(Equal(2), output)
 }
 
-// shell runs commands in a shell that finds kubectl, and returns their output.
+// shell runs commands in a shell that finds kubectl and flux-pulumi, and returns their output.
 func (c *realCluster) shell(t *testing.T, commands string) (string, error) {
 	t.Helper()
 	kubectl, err := tools.Path(t.Context(), "kubectl", nil)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	commandLine, err := programs.Path(t.Context(), programs.CommandLine, nil)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	path := strings.Join([]string{filepath.Dir(kubectl), filepath.Dir(commandLine), os.Getenv("PATH")}, ":")
 	cmd := c.Command(context.WithoutCancel(t.Context()), "bash", "-euc", commands)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.KubeconfigPath, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.KubeconfigPath, "PATH="+path)
 	output, err := cmd.CombinedOutput()
 	return string(output), err
 }

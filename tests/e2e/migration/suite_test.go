@@ -21,7 +21,6 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
-	"github.com/stack-controller/stack-controller/tests/framework/programs"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -36,11 +35,7 @@ const (
 	logLines     = 100
 )
 
-var (
-	system *localsystem.System
-	// controllerBinary and controllerKubeconfig stand for a pod of stack-controller: its program, and its permissions.
-	controllerBinary, controllerKubeconfig string
-)
+var system *localsystem.System
 
 func TestMain(m *testing.M) {
 	suite.LongPackage("walks the guide of the migration, over and back")
@@ -73,10 +68,7 @@ func run(m *testing.M) (code int) {
 }
 
 // setUp gives the controller's account the permission for its lease, which the fixture leaves out.
-func setUp(ctx context.Context) (err error) {
-	if controllerBinary, err = programs.Path(ctx, programs.Controller, nil); err != nil {
-		return err
-	}
+func setUp(ctx context.Context) error {
 	role, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "config", "rbac", "leader_election_role.yaml"))
 	if err != nil {
 		return err
@@ -102,10 +94,5 @@ func setUp(ctx context.Context) (err error) {
 			return fmt.Errorf("create %T: %w", object, err)
 		}
 	}
-	config, err := system.ControlPlane.ServiceAccountConfig(ctx, localsystem.Namespace, "stack-controller")
-	if err != nil {
-		return err
-	}
-	controllerKubeconfig, err = system.ControlPlane.WriteKubeconfig("hand-back", config)
-	return err
+	return nil
 }

@@ -22,6 +22,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/operator"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -173,7 +174,7 @@ func (w *walk) walkBack() {
 	w.runListed(handedBack)
 }
 
-// runListed runs the commands that hand-back lists for what stays.
+// runListed runs the commands that migrate back lists for what stays.
 func (w *walk) runListed(output string) {
 	w.t.Helper()
 	var commands []string
@@ -298,9 +299,8 @@ func commandsOf(g *WithT, section string) (blocks []string) {
 	return blocks
 }
 
-// shell runs commands of the guide as its reader would, with the placeholders replaced. It replaces what needs a cluster with nodes: a
-// watch ends at once, and a pod of stack-controller is a process with its ServiceAccount, which prints its log while it runs and is gone
-// when it has ended.
+// shell runs commands of the guide as its reader would, with the placeholders replaced: a watch ends at once, and the commands go on when
+// flux-pulumi fails, as in a terminal.
 type shell struct {
 	dir          string
 	placeholders *strings.Replacer
@@ -312,20 +312,19 @@ func newShell(ctx context.Context, g *WithT, dir, definitions string) *shell {
 	g.Expect(err).NotTo(HaveOccurred())
 	script := fmt.Sprintf(`#!/bin/bash
 set -eu
-[[ "${*:1:2}" != "logs hand-back" && "${*:1:3}" != "delete pod hand-back" ]] || exit 0
 args=()
 for arg in "$@"; do
-	case "$arg" in
-	--watch) ;;
-	--) [[ $1 == run ]] && { shift "$((${#args[@]} + 1))"; KUBECONFIG=%q %q "$@" || echo "exit code $?"; exit 0; } ;;
-	esac
 	[[ $arg == --watch ]] || args+=("$arg")
 done
 exec %q "${args[@]}"
-`, controllerKubeconfig, controllerBinary, kubectl)
+`, kubectl)
+	commandLine, err := programs.Path(ctx, programs.CommandLine, nil)
+	g.Expect(err).NotTo(HaveOccurred())
 	bin := filepath.Join(dir, "bin")
 	g.Expect(os.MkdirAll(bin, 0o755)).To(Succeed())
 	g.Expect(os.WriteFile(filepath.Join(bin, "kubectl"), []byte(script), 0o755)).To(Succeed())
+	script = fmt.Sprintf("#!/bin/bash\n%q \"$@\" || echo \"exit code $?\"\n", commandLine)
+	g.Expect(os.WriteFile(filepath.Join(bin, "flux-pulumi"), []byte(script), 0o755)).To(Succeed())
 	return &shell{dir: dir, placeholders: strings.NewReplacer(
 		"stack/NAME", "stack/ready-flux --namespace "+namespace, "stack NAME", "stack ready-flux --namespace "+namespace,
 		"deployment NAME --namespace NAMESPACE", "deployment pulumi-kubernetes-operator --namespace "+operatorNamespace,

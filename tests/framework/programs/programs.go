@@ -15,8 +15,9 @@ import (
 
 // Names of programs.
 const (
-	Controller = "stack-controller"
-	Agent      = "agent"
+	Controller  = "stack-controller"
+	Agent       = "agent"
+	CommandLine = "flux-pulumi"
 	// StubAgent stands in for the agent. Its flags control what it does.
 	StubAgent = "stub-agent"
 	// LanguageHost runs programs in a language of the tests.
@@ -29,7 +30,7 @@ const (
 
 // packages has the package of each program, relative to the root of the repository.
 var packages = map[string]string{
-	Controller: ".", Agent: "./cmd/agent", StubAgent: "./tests/framework/stubagent", LanguageHost: "./tests/framework/languagehost", PolicyPack: "./tests/framework/policypack", Provider: "./tests/framework/provider",
+	Controller: ".", Agent: "./cmd/agent", CommandLine: "./cmd/flux-pulumi", StubAgent: "./tests/framework/stubagent", LanguageHost: "./tests/framework/languagehost", PolicyPack: "./tests/framework/policypack", Provider: "./tests/framework/provider",
 }
 
 // variable is the environment variable with the directory of all programs.
