@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -189,14 +188,9 @@ func awaitContent(o observation) *decision {
 	} else if last != nil && last.Generation == o.stack.Generation && last.LastAttemptedCommit == commitOf(o.artifact) {
 		d.quiet = true
 	} else if ready := conditions.Get(o.stack, meta.ReadyCondition); ready != nil && ready.ObservedGeneration == o.stack.Generation {
-		d.quiet = slices.Contains(fetchReasons, ready.Reason)
+		d.quiet = source.IsFetchReason(ready.Reason)
 	}
 	return d
-}
-
-// fetchReasons are the reasons that a Stack shows when the store could not get its artifact.
-var fetchReasons = []string{
-	pulumiv1.ArtifactFetchFailedReason, pulumiv1.ArtifactDigestMismatchReason, pulumiv1.ArtifactTooLargeReason, pulumiv1.ArtifactUnusableReason,
 }
 
 // fetchProblem returns the decision on an artifact that cannot be fetched: wait for a problem that another artifact may solve, and stall
@@ -213,14 +207,10 @@ func fetchProblem(o observation, err error) *decision {
 	if errors.Is(err, artifact.ErrSelectionTooComplex) {
 		return &decision{action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason, message: err.Error()}
 	}
-	d := &decision{action: actionWait, wake: byTime, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error()}
-	switch fetchErrorKind(err) {
-	case artifact.Integrity:
-		d.reason = pulumiv1.ArtifactDigestMismatchReason
-	case artifact.TooLarge:
-		d.action, d.reason = actionStall, pulumiv1.ArtifactTooLargeReason
-	case artifact.Unusable:
-		d.action, d.reason = actionStall, pulumiv1.ArtifactUnusableReason
+	reason, kind := source.FetchReason(err)
+	d := &decision{action: actionWait, wake: byTime, reason: reason, message: err.Error()}
+	if kind == artifact.TooLarge || kind == artifact.Unusable {
+		d.action = actionStall
 	}
 	waited := time.Duration(0)
 	if shown := conditions.Get(o.stack, meta.ReadyCondition); shown != nil && shown.Reason == d.reason {
@@ -228,13 +218,6 @@ func fetchProblem(o observation, err error) *decision {
 	}
 	d.after = backoff.Proportional(waited, firstFetchWait, max(o.waitInterval, firstFetchWait))
 	return d
-}
-
-func fetchErrorKind(err error) artifact.Kind {
-	if fetchError := (*artifact.FetchError)(nil); errors.As(err, &fetchError) {
-		return fetchError.Kind
-	}
-	return ""
 }
 
 // decideOnFailure retries with backoff, without an end: when the cause of a failure goes away, the Stack has to recover without a human.

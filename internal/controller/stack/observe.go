@@ -15,6 +15,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 )
 
@@ -314,7 +315,7 @@ func (r *Reconciler) observeContent(ctx context.Context, o *observation) error {
 	o.content = content{requested: true}
 	waiter := client.ObjectKeyFromObject(o.stack)
 	stored, err := r.Artifacts.Request(o.artifact.Reference, waiter)
-	if fetchErrorKind(err) == artifact.NotFound {
+	if _, kind := source.FetchReason(err); kind == artifact.NotFound {
 		// The artifact was replaced before it was fetched. The source is read again, see source.Set.Refresh.
 		found, refreshErr := r.Sources.Refresh(ctx, o.stack)
 		if refreshErr == nil && found != nil && found.Digest != o.artifact.Digest {

@@ -9,26 +9,14 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/source"
-	"github.com/stack-controller/stack-controller/internal/source/artifact"
 )
-
-// fetchReasons are the condition reasons for an artifact that the store could not get. All other errors have ArtifactFetchFailed.
-var fetchReasons = map[artifact.Kind]string{
-	artifact.Integrity: pulumiv1.ArtifactDigestMismatchReason,
-	artifact.TooLarge:  pulumiv1.ArtifactTooLargeReason,
-	artifact.Unusable:  pulumiv1.ArtifactUnusableReason,
-}
 
 // decideOnFetchError waits for a source that has nothing to run, unless only an edit can change that, and for an artifact that the store
 // could not get. Nothing is run, and the Update does not fail, because the file may be right later under the same digest.
 func decideOnFetchError(o *observation) decision {
 	var problem *source.Problem
-	var failed *artifact.FetchError
-	switch reason := pulumiv1.ArtifactFetchFailedReason; {
+	switch reason, _ := source.FetchReason(o.artifact.err); {
 	case !errors.As(o.artifact.err, &problem):
-		if errors.As(o.artifact.err, &failed) && fetchReasons[failed.Kind] != "" {
-			reason = fetchReasons[failed.Kind]
-		}
 		return artifactProblem(o, reason, o.artifact.err)
 	case problem.Pending:
 		return waitForArtifact(o, actionWait, autov1alpha1.ArtifactPendingReason, problem.Message, bySource)
