@@ -8,6 +8,13 @@ import (
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
+const (
+	// gitConcurrency is how many polls run at the same time; at most half of them for the same namespace.
+	gitConcurrency = 16
+	// maxPerHost is how many of these polls ask the same server; at most all but one of them for the same namespace.
+	maxPerHost = 4
+)
+
 // pollQueue orders the polls. Some are due at a later time; others are due now and wait for a slot. The slots are given to the namespaces
 // of the subscriptions in turn. So if one namespace has many repositories, or many servers that do not answer, the polls of the others go
 // on.

@@ -30,15 +30,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
-const (
-	// gitConcurrency is how many polls run at the same time; at most half of them for the same namespace.
-	gitConcurrency = 16
-	// maxPerHost is how many of these polls ask the same server; at most all but one of them for the same namespace.
-	maxPerHost = 4
-
-	// maxDescriptions is how many descriptions of commits are kept, of about 500 bytes each.
-	maxDescriptions = 4096
-)
+// maxDescriptions is how many descriptions of commits are kept, of about 500 bytes each.
+const maxDescriptions = 4096
 
 // GitOptions are the options of a Git. Fields other than APIReader have a default.
 type GitOptions struct {

@@ -1,4 +1,5 @@
-// Package template merges the templates of a Stack over the objects that are made for it.
+// Package template makes the specification of an Update from that of its Stack (Options), and merges the templates of a Stack over the
+// objects that are made for it.
 //
 // A template adds labels and annotations, and its spec is a strategic merge patch: fields that it does not set stay, lists with a key are
 // merged by that key, others replaced. It can change neither the name, the namespace and the owners of an object, nor what the object is
@@ -39,22 +40,6 @@ func Workspace(base *autov1alpha1.Workspace, template *pulumiv1.WorkspaceTemplat
 	spec.Stacks, spec.Env = stacks, env
 	merged.Spec = spec
 	return merged, nil
-}
-
-// Options returns what the spec of a Stack asks for in each of its updates, without spec.updateTemplate.
-func Options(stack *pulumiv1.Stack) autov1alpha1.UpdateSpec {
-	set := func(value bool) *bool {
-		if !value {
-			return nil
-		}
-		return &value
-	}
-	spec := &stack.Spec
-	return autov1alpha1.UpdateSpec{
-		WorkspaceName: stack.Name, StackName: spec.Stack, Timeout: spec.Timeout,
-		Refresh: set(spec.Refresh), ExpectNoRefreshChanges: set(spec.ExpectNoRefreshChanges),
-		Target: spec.Targets, TargetDependents: set(spec.TargetDependents),
-	}
 }
 
 // Update returns the Update with the template merged over it. Neither argument is changed. What the Update is for stays: its workspace,

@@ -83,9 +83,12 @@ func newGate(ctx context.Context, dir string) (*gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	oldest := "false" // only tests of the long suite ask for it
+	oldest, host := "false", "/" // only tests of the long suite ask for them
 	if !suite.Short() {
 		if oldest, err = tools.Path(ctx, "pulumi-oldest", nil); err != nil {
+			return nil, err
+		}
+		if host, err = tools.Path(ctx, "pulumi-language-yaml-oldest", nil); err != nil {
 			return nil, err
 		}
 	}
@@ -96,9 +99,9 @@ workspace=${PWD#*/workspaces/}; held=%[1]s/held-${workspace%%%%/*}
 case " $* " in *" up "*|*" destroy "*)
   while [ -e "$held" ]; do touch "$held.now"; sleep 0.05; done;;
 esac
-if [ -e "$HOME/old-pulumi" ]; then exec %[3]s "$@"; fi
+if [ -e "$HOME/old-pulumi" ]; then export PATH=%[4]s:$PATH; exec %[3]s "$@"; fi
 exec %[2]s "$@"
-`, dir, cli, oldest)
+`, dir, cli, oldest, filepath.Dir(host))
 	if err := os.WriteFile(filepath.Join(dir, "calls"), nil, 0o600); err != nil {
 		return nil, err
 	}

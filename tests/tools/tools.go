@@ -51,6 +51,9 @@ var registry = map[string]tool{
 	// The oldest version that tests run. Its libraries link to symbols that Go no longer exports.
 	"pulumi-oldest": {module: "pulumi-oldest", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", file: "pulumi",
 		upstream: "github.com/pulumi/pulumi/pkg/v3", ldflags: "-checklinkname=0 -X github.com/pulumi/pulumi/pkg/v3/version.Version=$VERSION"},
+	// A language host finds in newer CLIs what the oldest one does not have, so each CLI has the host of its time.
+	"pulumi-language-yaml-oldest": {module: "pulumi-oldest", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml",
+		file: "pulumi-language-yaml", ldflags: "-checklinkname=0"},
 	"pulumi-language-yaml":    {module: "pulumi-yaml", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml"},
 	"source-controller":       {module: "source-controller", pkg: "github.com/fluxcd/source-controller"},
 	"notification-controller": {module: "notification-controller", pkg: "github.com/fluxcd/notification-controller"},

@@ -40,6 +40,7 @@ var listed = []struct{ what, directory, module string }{
 	{"Pulumi CLI", "pulumi", "github.com/pulumi/pulumi/pkg/v3"},
 	{"Pulumi CLI, the oldest", "pulumi-oldest", "github.com/pulumi/pulumi/pkg/v3"},
 	{"Pulumi YAML", "pulumi-yaml", "github.com/pulumi/pulumi-yaml"},
+	{"Pulumi YAML, the oldest", "pulumi-oldest", "github.com/pulumi/pulumi-yaml"},
 	{"Helm", "helm", "helm.sh/helm/v3"},
 	{"SPIRE", "spire", "github.com/spiffe/spire"},
 	{"Prometheus", "prometheus", "github.com/prometheus/prometheus"},

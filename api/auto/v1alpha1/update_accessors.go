@@ -33,7 +33,7 @@ func (in *Update) WasInterrupted() bool {
 }
 
 // WasLockedOut reports whether the Update's operation changed nothing because another process held the lock of the stack. It is repeated,
-// and does not count as a failed attempt.
+// and does not count as a failed attempt: see recordFailure in internal/controller/stack/result.go.
 func (in *Update) WasLockedOut() bool {
 	failed := apimeta.FindStatusCondition(in.Status.Conditions, UpdateFailed)
 	return in.HasFailed() && failed.Reason == UpdateConflictReason

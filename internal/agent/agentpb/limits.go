@@ -1,6 +1,6 @@
 package agentpb
 
-// Limits of messages, in bytes. An agent is only as trustworthy as the owner of its pod, so the controller accepts no more than an honest
+// Limits of messages, in bytes; those of an artifact are archive.Limits. An agent is only as trustworthy as the owner of its pod, so the controller accepts no more than an honest
 // agent sends.
 const (
 	// MaxMessageSize is the largest request. A request contains all configuration of an operation.

@@ -13,6 +13,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // recorded is how a process of the CLI ended.
@@ -55,8 +56,10 @@ func (r recorded) failure() (reason, message string) {
 
 // Directories of testdata/failures, by the version of the CLI.
 const (
-	oldest, newest = "3.100", "3.274"
+	oldest, newest = "3.100", "3.276"
 	both           = oldest + " " + newest
+	// lastWithOldLayout can use a backend in the old layout when a variable is set.
+	lastWithOldLayout = "3.274"
 )
 
 // failures are recorded failures of the CLI with the reason, and the message that says what a user needs to know and nothing else.
@@ -75,7 +78,7 @@ var failures = []struct{ versions, name, reason, message string }{
 	{oldest, "network-cloud-unreachable", "UPDATE_FAILED", `getting user info from http://127.0.0.1:1: performing HTTP request: Get "http://127.0.0.1:1/api/user": dial tcp 127.0.0.1:1: connect: connection refused`},
 	{newest, "network-cloud-unreachable", "UPDATE_FAILED", `performing HTTP request: Get "http://127.0.0.1:1/api/user": dial tcp 127.0.0.1:1: connect: connection refused`},
 	{both, "state-broken", "UPDATE_FAILED", "failed to load checkpoint: place 1: unexpected end of JSON input"},
-	{both, "state-in-the-old-layout", "STATE_UPGRADE_REQUIRED", oldLayout},
+	{both + " " + lastWithOldLayout, "state-in-the-old-layout", "STATE_UPGRADE_REQUIRED", oldLayout},
 	{oldest, "state-locked", "UPDATE_CONFLICT", "the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file with `pulumi cancel`. file:///srv/state?metadata=skip/.pulumi/locks/organization/demo/dev/11111111-2222-3333-4444-555555555555.json: created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z"},
 	{newest, "state-locked", "UPDATE_CONFLICT", "the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file with `pulumi cancel`. file:///srv/state/.pulumi/locks/organization/demo/dev/11111111-2222-3333-4444-555555555555.json?metadata=skip&no_tmp_dir=true: created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z"},
 	{both, "state-missing", "STACK_NOT_FOUND", "no stack named 'dev' found"},
@@ -85,7 +88,7 @@ var failures = []struct{ versions, name, reason, message string }{
 	{both, "project-broken", "PROJECT_INVALID", "could not unmarshal 'Pulumi.yaml': invalid YAML file: yaml: line 4: did not find expected node content"},
 	{oldest, "project-missing", "UPDATE_FAILED", "if you're using the --stack flag, pass the fully qualified name (organization/project/stack)"},
 	{newest, "project-missing", "PROJECT_INVALID", "no Pulumi.yaml project file found (searching upwards from /srv/project). If you have not created a project yet, use `pulumi new` to do so: no project file found"},
-	{newest, "project-of-a-newer-version", "PROJECT_INVALID", `Pulumi CLI version 3.274.1 does not satisfy the version range ">=4.0.0"`},
+	{newest, "project-of-a-newer-version", "PROJECT_INVALID", `Pulumi CLI version 3.276.0 does not satisfy the version range ">=4.0.0"`},
 	{both, "language-missing", "PROJECT_INVALID", "failed to load language plugin cobol: no language plugin 'pulumi-language-cobol' found in the workspace or on your $PATH"},
 	{both, "language-program-fails", "UPDATE_FAILED", "an unhandled error occurred: outputs.json: unexpected end of JSON input"},
 	{both, "language-unknown-name", "UPDATE_FAILED", `resource, variable, or config value "nothing" not found; on Pulumi.yaml line 6`},
@@ -96,12 +99,18 @@ var failures = []struct{ versions, name, reason, message string }{
 	{both, "install-fails", "UPDATE_FAILED", "installing dependencies: no package is called missing"},
 	{both, "provider-protected", "UPDATE_FAILED", "test:index:Sleep first: resource \"urn:pulumi:dev::demo::test:index:Sleep::first\" cannot be deleted; because it is protected. To unprotect the resource, either remove the `protect` flag from the resource in your Pulumi program and run `pulumi up`, or use the command: `pulumi state unprotect 'urn:pulumi:dev::demo::test:index:Sleep::first'`"},
 	{both, "provider-refuses", "UPDATE_FAILED", "test:index:Sleep second: creating it: QuotaExceeded: no quota is left; Request ID: 42"},
-	{oldest, "provider-refuses-two", "UPDATE_FAILED", "test:index:Sleep second: no right; test:index:Sleep first: no quota"},
-	{newest, "provider-refuses-two", "UPDATE_FAILED", "test:index:Sleep first: no quota; test:index:Sleep second: no right"},
+	{both, "provider-refuses-two", "UPDATE_FAILED", "test:index:Sleep second: no right; test:index:Sleep first: no quota"},
 	{both, "plan-violated", "PLAN_VIOLATED", "pulumi refused what is not in the plan: urn:pulumi:dev::demo::test:index:Sleep::first (content); nothing was changed. If the program creates resources depending on values that are known only then, or the plan of the same program is violated each time, use `enforce: Inputs`"},
 	{newest, "policy-pack-broken", "UPDATE_FAILED", `policy pack "/srv/broken" failed to start: could not read plugin [/srv/broken]: exit status 3`},
 	{newest, "policy-violated", "POLICY_VIOLATION", "policies do not allow this: test:index:Sleep first: policy no-bad of testpack: no resource may have bad content; steps that were done before or beside that: 1"},
 	{newest, "policy-violated-in-a-preview", "POLICY_VIOLATION", "policies do not allow this: test:index:Sleep first: policy no-bad of testpack: no resource may have bad content"},
+}
+
+func TestFailuresAreThoseOfTheNewestCLI(t *testing.T) {
+	version, err := tools.Version("pulumi")
+	g := NewWithT(t)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(version).To(HavePrefix("v"+newest+"."), "record the failures again: testdata/failures/record")
 }
 
 func TestMessageIsTheSentenceThatAUserNeeds(t *testing.T) {

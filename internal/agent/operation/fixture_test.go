@@ -91,7 +91,7 @@ func newFixture(t *testing.T, change ...func(*runner.Options)) *fixture {
 	}
 	f.options = runner.Options{Pulumi: cli, Home: f.home, Log: f.logger(), Environ: []string{"PATH=" + os.Getenv("PATH")}}
 	f.restoreCLI()
-	f.Expect(os.Symlink(tool(t, "pulumi-language-yaml"), filepath.Join(filepath.Dir(cli), "pulumi-language-yaml"))).To(Succeed())
+	f.Expect(os.Symlink(tool(t, languageHostOf(t)), filepath.Join(filepath.Dir(cli), "pulumi-language-yaml"))).To(Succeed())
 	for _, change := range change {
 		change(&f.options)
 	}

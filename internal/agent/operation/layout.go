@@ -11,21 +11,22 @@ import (
 )
 
 // Before version 3.61, pulumi kept the state of a stack in a self-managed backend in .pulumi/stacks/NAME.json, without its project. A backend
-// without .pulumi/meta.yaml and with such files is used in this layout, which pulumi refuses from 3.257 on. With .pulumi/meta.yaml, pulumi
-// does not see these files: a stack that is only there counts as missing.
+// without .pulumi/meta.yaml and with such files is used in this layout. Pulumi refuses it from 3.257 on unless a variable is set, and always
+// after 3.274.1. With .pulumi/meta.yaml, pulumi does not see these files: a stack that is only there counts as missing.
 
 // oldLayoutSwitches turn off pulumi's warning about files in the old layout. The second one is its older name.
 var oldLayoutSwitches = []string{"PULUMI_DIY_BACKEND_NO_LEGACY_WARNING", "PULUMI_SELF_MANAGED_STATE_NO_LEGACY_WARNING"}
 
-// refusedLayout matches pulumi's refusal of a backend in the old layout, and of a name with a project, which that layout does not have.
+// refusedLayout matches pulumi's refusals of a backend in the old layout, and of a name with a project, which that layout does not have.
 var refusedLayout = regexp.MustCompile(`PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 to disable this error|` +
+	`Legacy DIY state is no longer supported, please use Pulumi|` +
 	`a stack name may only contain [^\n]*: invalid character '/'`)
 
 const (
-	// upgradeState says how to upgrade a backend. Without the variable, pulumi refuses this command as well.
-	upgradeState = "Suspend all Stacks of this backend, back it up, and run once: PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 " +
-		"pulumi state upgrade --yes. Then request an update"
-	oldLayout = "the backend has the layout of Pulumi before 3.61. " + upgradeState + ". To upgrade later, set " +
+	// upgradeState says how to upgrade a backend. Without the variable, or with a later version, pulumi refuses this command as well.
+	upgradeState = "Suspend all Stacks of this backend, back it up, and run once, with pulumi 3.61 to 3.274.1: " +
+		"PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 pulumi state upgrade --yes. Then request an update"
+	oldLayout = "the backend has the layout of Pulumi before 3.61. " + upgradeState + ". To upgrade later, use an image with such a version, set " +
 		"PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR to \"1\" in envRefs, and use the name of the stack without its organization and project"
 )
 

@@ -18,6 +18,9 @@ const upgradeRequired = agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUI
 // refusesOldLayout is that the CLI refuses a backend in the old layout.
 var refusesOldLayout = cli.Feature{Since: semver.MustParse("3.257.0")}
 
+// cannotUseOldLayout is that no variable makes the CLI use such a backend.
+var cannotUseOldLayout = cli.Feature{Since: semver.MustParse("3.275.0")}
+
 // moveToOldLayout makes the state of the deployed stack a file in the old layout, under the name.
 func (f *fixture) moveToOldLayout(name string) {
 	f.t.Helper()
@@ -74,9 +77,14 @@ func TestBackendInTheOldLayoutIsLeftAsItIs(t *testing.T) {
 			ContainSubstring("PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 pulumi state upgrade --yes")))
 	}
 	f.Expect(filepath.Join(f.state, ".pulumi", "meta.yaml")).NotTo(BeAnExistingFile())
-	f.Expect(f.succeed(up, withEnv("PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR", "1", false)).GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
+	ignore := withEnv("PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR", "1", false)
+	if f.has(cannotUseOldLayout) {
+		f.fail(upgradeRequired, up, ignore)
+	} else {
+		f.Expect(f.succeed(up, ignore).GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
+	}
 
-	// The command of the message works.
-	f.pulumiWith([]string{"PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1"}, "state", "upgrade", "--yes")
+	// The command of the message works, with a CLI that the message names.
+	f.oldestWith([]string{"PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1"}, "state", "upgrade", "--yes")
 	f.Expect(f.succeed(up).GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
 }

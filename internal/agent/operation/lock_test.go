@@ -54,13 +54,18 @@ func (f *fixture) lock(host string, pid int, since time.Time) (path string) {
 // pulumi runs the CLI as a user does, in the directory of the program.
 func (f *fixture) pulumi(args ...string) {
 	f.t.Helper()
-	f.pulumiWith(nil, args...)
+	f.exec(tool(f.t, "pulumi"), nil, args...)
 }
 
-// pulumiWith is pulumi with more environment variables.
-func (f *fixture) pulumiWith(env []string, args ...string) {
+// oldestWith is pulumi with the oldest CLI, and more environment variables.
+func (f *fixture) oldestWith(env []string, args ...string) {
 	f.t.Helper()
-	cmd := exec.CommandContext(f.t.Context(), tool(f.t, "pulumi"), append([]string{"--non-interactive"}, args...)...)
+	f.exec(tool(f.t, "pulumi-oldest"), env, args...)
+}
+
+func (f *fixture) exec(pulumi string, env []string, args ...string) {
+	f.t.Helper()
+	cmd := exec.CommandContext(f.t.Context(), pulumi, append([]string{"--non-interactive"}, args...)...)
 	cmd.Dir = f.project
 	cmd.Env = append(os.Environ(), "PULUMI_HOME="+filepath.Join(f.home, ".pulumi"), "PULUMI_BACKEND_URL=file://"+f.state,
 		"PULUMI_CONFIG_PASSPHRASE="+passphrase, "PATH="+filepath.Dir(f.options.Pulumi)+":"+os.Getenv("PATH"))

@@ -10,10 +10,13 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
+// unknownCode is what gRPC puts before an error that a plugin of pulumi returns. It says nothing.
+const unknownCode = "rpc error: code = Unknown desc = "
+
 // readable makes a text the message of the operation: one line, without secrets, of a bounded size.
 func (o *operation) readable(text string) string {
 	// Secrets are also looked for before the lines are joined: a secret of several short lines is not recognised afterwards.
-	lines := o.redactor.String(o.withoutPaths(plaintext.Strip(text)))
+	lines := o.redactor.String(o.withoutPaths(strings.ReplaceAll(plaintext.Strip(text), unknownCode, "")))
 	return plaintext.Cut(o.redactor.String(oneLine(lines)), maxMessage)
 }
 

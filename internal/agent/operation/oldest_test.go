@@ -24,6 +24,14 @@ func cliOf(t *testing.T) string {
 	return "pulumi"
 }
 
+// languageHostOf is the tool that runs the programs of a test. A host asks its CLI for what older ones do not have.
+func languageHostOf(t *testing.T) string {
+	if cliOf(t) == "pulumi-oldest" {
+		return "pulumi-language-yaml-oldest"
+	}
+	return "pulumi-language-yaml"
+}
+
 // has reports whether the CLI of the test has the feature.
 func (f *fixture) has(feature cli.Feature) bool {
 	f.t.Helper()

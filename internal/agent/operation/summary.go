@@ -185,21 +185,30 @@ func (s *summary) addDiagnostic(diagnostic *diagnostic) {
 	case "error":
 		s.addError(diagnostic.URN, diagnostic.Message)
 	case "warning":
-		// A warning that is not about a resource is one of the CLI about itself, such as where it found a plugin.
-		if diagnostic.URN != "" {
+		switch {
+		case diagnostic.URN != "":
 			s.addWarning(s.describe(diagnostic.URN, diagnostic.Message))
+		case retried.MatchString(diagnostic.Message):
+			// Newer engines report a failed download themselves. It may be what the error does not say, see withLastAttempt.
+			s.addPrinted(diagnostic.Message)
 		}
+		// Any other warning that is not about a resource is one of the CLI about itself, such as where it found a plugin.
 	case printedSeverity:
-		if s.printed == nil {
-			s.printed = cli.NewTail(maxPrinted)
-		}
-		// The text is redacted before it is cut: if a secret is cut in two, neither part is recognised. Writing to a tail does not fail.
-		text := s.redactor.String(plaintext.Strip(diagnostic.Message))
-		_, _ = s.printed.Write([]byte(text))
-		for line := range strings.Lines(text) {
+		for line := range strings.Lines(s.addPrinted(diagnostic.Message)) {
 			s.addPrintedWarning(strings.TrimSpace(line))
 		}
 	}
+}
+
+// addPrinted adds to the end of what was printed, and returns the text without secrets.
+func (s *summary) addPrinted(message string) string {
+	if s.printed == nil {
+		s.printed = cli.NewTail(maxPrinted)
+	}
+	// The text is redacted before it is cut: if a secret is cut in two, neither part is recognised. Writing to a tail does not fail.
+	text := s.redactor.String(plaintext.Strip(message))
+	_, _ = s.printed.Write([]byte(text))
+	return text
 }
 
 // printedProblem matches a line in which a language plugin complains without making the operation fail. Pulumi YAML prints such a line

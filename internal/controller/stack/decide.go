@@ -16,7 +16,8 @@ import (
 
 // The policy of the Stack controller is in these files: this one decides on an Update that exists, decide_trigger.go whether there has to
 // be a new one, schedule.go when, decide_approval.go whether it first has to be approved, decide_drift.go when to look for drift, and
-// decide_deletion.go what happens to a Stack that is being deleted. The functions in these files are pure: they have no client and no
+// decide_deletion.go what happens to a Stack that is being deleted. events_problem.go decides whether there is an event about a problem that
+// lasts. The functions in these files are pure: they have no client and no
 // context.
 
 // observation is everything that a decision is made from. It is complete: decide reads nothing else.

@@ -24,7 +24,7 @@ const (
 	maxShownDependents = 5
 )
 
-// decideOnDeletion removes the finalizer only with proof that no resource is left behind that should have been destroyed. It is not reached
+// decideOnDeletion returns actionRelease, which removes the finalizer, only with proof that no resource is left behind that should have been destroyed. It is not reached
 // while an Update of the Stack exists: see decide.
 func decideOnDeletion(o observation) decision {
 	proof := nothingToDestroy(o.stack)

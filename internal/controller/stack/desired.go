@@ -26,7 +26,7 @@ type desired struct {
 	selection *artifact.Selection
 }
 
-// desire translates the spec. Its error is for the user: only an edit of the spec can fix it.
+// desire translates the spec into the Workspace. The options of Updates come from template.Options, which updateSpec uses. The error is for the user: only an edit of the spec can fix it.
 func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if stack.Spec.Stack == "" {
 		return nil, errors.New("spec.stack must not be empty")

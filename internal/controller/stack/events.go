@@ -25,7 +25,7 @@ import (
 // resyncMessage says why an update starts that nothing but the time asked for.
 const resyncMessage = "Resync time elapsed"
 
-// Event reasons.
+// Event reasons. Whether a problem that the status still shows is announced again is decided in events_problem.go.
 const (
 	eventConfigInvalid     = "StackConfigInvalid"
 	eventPathUnmatched     = "SourcePathUnmatched"

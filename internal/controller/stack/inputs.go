@@ -67,7 +67,7 @@ func annotatedInputs(update *autov1alpha1.Update) (inputs pulumiv1.UpdateInputs)
 }
 
 // newInputs returns why an update with the recorded inputs is not up to date, as the message of the next one says it: the Stack has other
-// inputs now, or somebody asks for an update. It is empty when the update is up to date, as far as that was observed, see contentMatters.
+// inputs now, or somebody asks for an update (requests.go). It is empty when the update is up to date, as far as that was observed, see contentMatters.
 func newInputs(o observation, recorded pulumiv1.UpdateInputs) (why string) {
 	switch {
 	case recorded.Generation != o.stack.Generation:

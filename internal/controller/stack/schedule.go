@@ -14,6 +14,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/backoff"
 )
 
+// This file says when the next attempt after a failure, and the next periodic update, are due.
+//
 // A conflict is an attempt that Pulumi refused because another process holds the lock of the stack. No watch reports that the lock is
 // released, so the controller tries again from time to time.
 
@@ -41,7 +43,8 @@ const (
 	briefAttempt = 15 * time.Second
 )
 
-// retryDue is when the next attempt after a failure may start. The jitter, a fraction of the wait, spreads Stacks that failed together.
+// retryDue is when the next attempt after a failure may start: at most spec.retryMaxBackoffDurationSeconds later, see GetRetryMaxBackoff. The
+// agent recognises a conflict (causes in internal/agent/operation/classify.go), and recordFailure counts it. The jitter, a fraction of the wait, spreads Stacks that failed together.
 func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	last, interval, longest := stack.Status.LastUpdate, stack.GetRetryInterval(), stack.GetRetryMaxBackoff()
 	var wait time.Duration

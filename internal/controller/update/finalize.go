@@ -78,7 +78,8 @@ func (r *Reconciler) patchFinalizers(ctx context.Context, update *autov1alpha1.U
 	return nil
 }
 
-// expire deletes a complete Update whose TTL is over and whose result no Stack waits for. Otherwise it returns when to try again.
+// expire deletes a complete Update whose TTL is over and whose result no Stack waits for. The Stack may delete it earlier, see pruneUpdates in
+// internal/controller/stack/result.go. Otherwise it returns when to try again.
 //
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get
 func (r *Reconciler) expire(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {

@@ -128,7 +128,8 @@ func outputsSecret(update *autov1alpha1.Update, chosen *outputChoice) (*corev1.S
 	return secret, nil
 }
 
-// secretOf returns a Secret with data of the Update, which is deleted together with the Update.
+// secretOf returns a Secret with data of the Update. The garbage collector deletes it after the Update, which is deleted by expire
+// (finalize.go) or by its Stack (pruneUpdates in internal/controller/stack).
 func secretOf(update *autov1alpha1.Update, name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
 		Name:      name,

@@ -147,6 +147,7 @@ func projectSource(project *autov1alpha1.ProjectInfo) *agentpb.StartOperationReq
 	return &agentpb.StartOperationRequest_Project{Project: &agentpb.ProjectSource{Name: project.Name, Runtime: project.Runtime}}
 }
 
+// optionsOf returns what the flags of pulumi are made from, in internal/agent/operation/arguments.go.
 func optionsOf(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) *agentpb.OperationOptions {
 	spec := &update.Spec
 	return &agentpb.OperationOptions{

@@ -1,6 +1,6 @@
 // Package events records what happens to objects: as Kubernetes events, and as notifications to Flux's notification-controller. The
 // recorder of fluxcd/pkg/runtime does both, but it waits for notification-controller in the reconcile that records the event, and nothing
-// can be put in the place of its client. Here notifications go into a bounded queue: recording never waits. What is sent is the same.
+// can be put in the place of its client. Here notifications go into a bounded queue: recording never waits. What is sent is the same. It sends each event that it is given: whether one is repeated is up to the caller.
 package events
 
 import (

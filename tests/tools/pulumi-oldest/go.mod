@@ -2,7 +2,10 @@ module github.com/stack-controller/stack-controller/tests/tools/pulumi-oldest
 
 go 1.26.0
 
-tool github.com/pulumi/pulumi/pkg/v3/cmd/pulumi
+tool (
+	github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml
+	github.com/pulumi/pulumi/pkg/v3/cmd/pulumi
+)
 
 require (
 	cloud.google.com/go v0.110.4 // indirect

@@ -31,7 +31,9 @@ var (
 	ErrInvalid = errors.New("archive is not acceptable")
 )
 
-// Limits bounds an archive. A field that is zero or negative stands for its default: nothing is unlimited.
+// Limits bounds an archive: in the store (internal/source/artifact), in checkouts (internal/source/git), and in the agent. The flags are
+// --artifact-max-* of the controller, which gives them to its agents. A field that is zero or negative stands for its default, which is
+// smaller than those of the flags: nothing is unlimited.
 type Limits struct {
 	// MaxDownloadSize is the size in bytes of the compressed archive; default 100 MiB.
 	MaxDownloadSize int64
