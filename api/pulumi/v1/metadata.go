@@ -78,5 +78,8 @@ const (
 	ComponentDriftCheck = "drift-check"
 )
 
+// StackUIDLabel on a Secret or a ConfigMap with outputs holds the UID of the Stack that has created it.
+const StackUIDLabel = "pulumi.com/stack-uid"
+
 // SecretOutputMask replaces the value of a secret output in the status of a Stack.
 const SecretOutputMask = "[secret]"

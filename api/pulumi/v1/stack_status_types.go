@@ -47,6 +47,10 @@ type StackStatus struct {
 	// +optional
 	Outputs map[string]apiextensionsv1.JSON `json:"outputs,omitempty"`
 
+	// OutputObjects are the Secrets and ConfigMaps of spec.outputs that the controller has written.
+	// +optional
+	OutputObjects *OutputObjectsStatus `json:"outputObjects,omitempty"`
+
 	// CurrentUpdate is the update that runs, or waits to run.
 	// +optional
 	CurrentUpdate *CurrentStackUpdate `json:"currentUpdate,omitempty"`

@@ -248,6 +248,15 @@ type StackSpec struct {
 	// +optional
 	Approval *ApprovalPolicy `json:"approval,omitempty"`
 
+	// Outputs are Secrets and ConfigMaps that the controller writes with outputs of the stack, after each update that succeeded. The controller
+	// needs the right to write them, which it does not have by default.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=kind
+	// +listMapKey=name
+	// +optional
+	Outputs []OutputObject `json:"outputs,omitempty"`
+
 	// WorkspaceTemplate customizes the Workspace of the Stack.
 	// +optional
 	WorkspaceTemplate *WorkspaceTemplate `json:"workspaceTemplate,omitempty"`
