@@ -36,6 +36,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/controller/workspace"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/outputobject"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/shard"
@@ -215,6 +216,10 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 			return fmt.Errorf("register the metrics about reconciles: %w", err)
 		}
 	}
+	outputs, err := outputobject.NewWriter(mgr.GetConfig(), mgr.GetHTTPClient(), liveReader(mgr))
+	if err != nil {
+		return err
+	}
 	sources, _ := shared.sourceSet(o)
 	reconciler := &stack.Reconciler{
 		Client:                  mgr.GetClient(),
@@ -228,6 +233,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 		Contents:                shared.contents,
 		RecentOutputs:           shared.recentOutputs,
 		References:              shared.watcher,
+		Outputs:                 outputs,
 		WaitInterval:            o.requeueDependency,
 		ShowAfter:               stack.DefaultShowAfter,
 		Traced:                  o.tracing,

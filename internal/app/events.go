@@ -42,6 +42,8 @@ var actions = map[pulumiv1.Action][]string{
 		pulumiv1.PreviewFailedReason, pulumiv1.UpdateFailedReason, pulumiv1.UpdateInterruptedReason, pulumiv1.UpdateConflictReason,
 		"StackCreated", "StackUpdateDetected", "StackUpdateFailure", "StackUpdateInterrupted", "StackUpdateConflictDetected",
 		"UpdateSucceeded", "PulumiWarning", "OutputsNotStored",
+		pulumiv1.OutputsNotWrittenReason, pulumiv1.OutputsConflictReason, pulumiv1.OutputSecretReason, pulumiv1.OutputNotFoundReason,
+		pulumiv1.OutputsTooLargeReason,
 	},
 	pulumiv1.FinalizeAction: {
 		pulumiv1.PulumiStacksLeftReason, pulumiv1.NamespaceTerminatingReason, "StackReleased", "WorkspaceDeleted", "UpdateExpired",

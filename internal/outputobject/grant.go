@@ -1,6 +1,7 @@
 package outputobject
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -9,6 +10,15 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
+
+// Names returns the objects that spec.outputs of the Stack names, without what they have.
+func Names(stack *pulumiv1.Stack) (objects []*Object) {
+	for i := range stack.Spec.Outputs {
+		wanted := &stack.Spec.Outputs[i]
+		objects = append(objects, &Object{Kind: cmp.Or(wanted.Kind, pulumiv1.OutputSecret), Namespace: stack.Namespace, Name: wanted.Name})
+	}
+	return objects
+}
 
 // Grant returns a Role with the rights to write exactly these objects, and a binding to the controller. The names of both are made from that
 // of the Stack.

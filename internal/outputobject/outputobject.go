@@ -17,12 +17,17 @@ import (
 	"strings"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
@@ -30,10 +35,6 @@ import (
 const (
 	// FieldManager is the field manager of all writes.
 	FieldManager = "stack-controller-outputs"
-	// WatchLabel makes Flux's controllers notice changes of the object at once.
-	WatchLabel = "reconcile.fluxcd.io/watch"
-	// WatchEnabled is the value of WatchLabel.
-	WatchEnabled = "Enabled"
 
 	// requestTimeout bounds each request.
 	requestTimeout = 30 * time.Second
@@ -96,10 +97,34 @@ func (e *InvalidError) Unwrap() error { return e.err }
 
 // Writer writes the objects.
 type Writer struct {
-	// Core sends requests to the core API group.
-	Core rest.Interface
-	// Reader reads from the API server, not from a cache.
-	Reader client.Reader
+	core   kubernetes.Interface
+	reader client.Reader
+}
+
+// NewWriter returns a Writer that sends its requests with the configuration and the client. The reader reads from the API server, not from a
+// cache.
+func NewWriter(config *rest.Config, client *http.Client, reader client.Reader) (*Writer, error) {
+	core, err := kubernetes.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("create a client for Secrets and ConfigMaps: %w", err)
+	}
+	return &Writer{core: core, reader: reader}, nil
+}
+
+// Identity returns the ServiceAccount of the controller, or the user that it is.
+func (w *Writer) Identity(ctx context.Context) (rbacv1.Subject, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	review, err := w.core.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return rbacv1.Subject{}, fmt.Errorf("ask the API server who the controller is: %w", err)
+	}
+	name := review.Status.UserInfo.Username
+	if account, isAccount := strings.CutPrefix(name, "system:serviceaccount:"); isAccount {
+		namespace, account, _ := strings.Cut(account, ":")
+		return rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}, nil
+	}
+	return rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}, nil
 }
 
 // Write makes the object what is wanted, for the Stack, and returns the version that it has then. known is the version that was written
@@ -172,7 +197,7 @@ func (w *Writer) find(ctx context.Context, object *Object) (*metav1.PartialObjec
 	defer cancel()
 	found := &metav1.PartialObjectMetadata{}
 	found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(string(object.Kind)))
-	err := w.Reader.Get(ctx, client.ObjectKey{Namespace: object.Namespace, Name: object.Name}, found)
+	err := w.reader.Get(ctx, client.ObjectKey{Namespace: object.Namespace, Name: object.Name}, found)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -202,13 +227,18 @@ func foreign(object *Object, found metav1.Object) *ForeignError {
 
 func describe(object *Object) string { return fmt.Sprintf("%s %s", object.Kind, object.Name) }
 
+// Labels returns the labels of an object of the Stack for which these are wanted. By one of them, Flux's controllers notice changes at once.
+func Labels(stack *pulumiv1.Stack, wanted map[string]string) map[string]string {
+	labels := map[string]string{meta.LabelKeyWatch: meta.LabelValueWatchEnabled}
+	maps.Copy(labels, wanted)
+	labels[pulumiv1.StackUIDLabel] = string(stack.UID)
+	return labels
+}
+
 // apply applies the object, only to the one with the UID if there is one. It returns the metadata of the object, and whether the request
 // created it.
 func (w *Writer) apply(ctx context.Context, stack *pulumiv1.Stack, object *Object, uid types.UID) (*metav1.PartialObjectMetadata, bool, error) {
-	labels := map[string]string{WatchLabel: WatchEnabled}
-	maps.Copy(labels, object.Labels)
-	labels[pulumiv1.StackUIDLabel] = string(stack.UID)
-	metadata := map[string]any{"namespace": object.Namespace, "name": object.Name, "labels": labels}
+	metadata := map[string]any{"namespace": object.Namespace, "name": object.Name, "labels": Labels(stack, object.Labels)}
 	if uid != "" {
 		metadata["uid"] = uid
 	}
@@ -291,7 +321,7 @@ func causesOf(failure error) []metav1.StatusCause {
 func (w *Writer) Remove(ctx context.Context, kind pulumiv1.OutputObjectKind, key client.ObjectKey, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	err := w.Core.Delete().Namespace(key.Namespace).Resource(resourceOf(kind)).Name(key.Name).
+	err := w.core.CoreV1().RESTClient().Delete().Namespace(key.Namespace).Resource(resourceOf(kind)).Name(key.Name).
 		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}).Do(ctx).Error()
 	switch {
 	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err): // somebody else was faster, or it is another object
@@ -320,7 +350,7 @@ func (w *Writer) patch(ctx context.Context, patch types.PatchType, object *Objec
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	result := w.Core.Patch(patch).Namespace(object.Namespace).Resource(resourceOf(object.Kind)).Name(object.Name).
+	result := w.core.CoreV1().RESTClient().Patch(patch).Namespace(object.Namespace).Resource(resourceOf(object.Kind)).Name(object.Name).
 		Param("fieldManager", FieldManager).SetHeader("Accept", onlyMetadata).Body(body).Do(ctx)
 	if err := result.Error(); err != nil {
 		return nil, false, err

@@ -16,9 +16,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/outputobject"
@@ -78,11 +79,12 @@ func (f *fixture) as(config *rest.Config) *outputobject.Writer {
 			return next.RoundTrip(request)
 		})
 	})
-	core, err := kubernetes.NewForConfig(config)
+	http, err := rest.HTTPClientFor(config)
 	f.Expect(err).NotTo(HaveOccurred())
-	reader, err := client.New(config, client.Options{})
+	// The controller may read Secrets and ConfigMaps everywhere.
+	writer, err := outputobject.NewWriter(config, http, f.client)
 	f.Expect(err).NotTo(HaveOccurred())
-	return &outputobject.Writer{Core: core.CoreV1().RESTClient(), Reader: reader}
+	return writer
 }
 
 func (f *fixture) object(kind pulumiv1.OutputObjectKind, data map[string]string) *outputobject.Object {
@@ -133,7 +135,7 @@ func TestObjectIsWrittenAndFollowsWhatIsWanted(t *testing.T) {
 	first := f.write(object, outputobject.Version{})
 	secret := f.secret()
 	f.Expect(first).To(Equal(outputobject.Version{UID: secret.UID, ResourceVersion: secret.ResourceVersion}))
-	f.Expect(secret.Labels).To(Equal(map[string]string{"team": "network", outputobject.WatchLabel: "Enabled", pulumiv1.StackUIDLabel: string(f.stack.UID)}))
+	f.Expect(secret.Labels).To(Equal(map[string]string{"team": "network", meta.LabelKeyWatch: "Enabled", pulumiv1.StackUIDLabel: string(f.stack.UID)}))
 	f.Expect(secret.Annotations).To(Equal(map[string]string{"note": "1"}))
 	f.Expect(metav1.IsControlledBy(secret, f.stack)).To(BeTrue())
 	f.Expect(secret.Type).To(Equal(corev1.SecretTypeOpaque))
@@ -180,7 +182,7 @@ func TestObjectThatWasChangedByHandIsRestored(t *testing.T) {
 			f.write(object, first)
 			f.Expect(f.data()).To(Equal(map[string]string{"a.b": "right", "other": "1"}))
 			secret := f.secret()
-			f.Expect(secret.Labels).To(And(HaveKeyWithValue(outputobject.WatchLabel, "Enabled"), HaveKey(pulumiv1.StackUIDLabel)))
+			f.Expect(secret.Labels).To(And(HaveKeyWithValue(meta.LabelKeyWatch, "Enabled"), HaveKey(pulumiv1.StackUIDLabel)))
 			f.Expect(secret.Annotations).To(HaveKeyWithValue("example.com/note", "1"))
 			f.Expect(metav1.IsControlledBy(secret, f.stack)).To(BeTrue())
 		})
@@ -276,15 +278,15 @@ func TestRoleWithNamesIsEnough(t *testing.T) {
 	f.Expect(f.client.Create(t.Context(), &corev1.ServiceAccount{Namespace: f.namespace, Name: account})).To(Succeed())
 	config, err := cluster.ServiceAccountConfig(t.Context(), f.namespace, account)
 	f.Expect(err).NotTo(HaveOccurred())
-	admin := f.writer
 	f.writer = f.as(config)
-	f.writer.Reader = admin.Reader // the controller may read Secrets and ConfigMaps everywhere
 	object := f.object(pulumiv1.OutputSecret, map[string]string{"url": "a"})
 	_, err = f.writer.Write(t.Context(), f.stack, object, outputobject.Version{})
 	f.Expect(err).To(BeAssignableToTypeOf(&outputobject.ForbiddenError{}))
 
-	role, binding := outputobject.Grant(f.stack, []*outputobject.Object{object, f.object(pulumiv1.OutputConfigMap, nil)},
-		rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: f.namespace, Name: account})
+	identity, err := f.writer.Identity(t.Context())
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(identity).To(Equal(rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: f.namespace, Name: account}))
+	role, binding := outputobject.Grant(f.stack, []*outputobject.Object{object, f.object(pulumiv1.OutputConfigMap, nil)}, identity)
 	f.Expect(f.client.Create(t.Context(), role)).To(Succeed())
 	f.Expect(f.client.Create(t.Context(), binding)).To(Succeed())
 	var version outputobject.Version

@@ -103,6 +103,15 @@ func (w *Watcher) Start(ctx context.Context) error {
 // that changed. An object that is gone enqueues nothing, because it brings no new value. The controller does not wait until the objects are
 // known.
 func (w *Watcher) Source(mapFunc func(context.Context, Key) []reconcile.Request) source.Source {
+	return w.source(mapFunc, false)
+}
+
+// SourceWithDeletions is as Source, and also enqueues what mapFunc returns for an object that is gone.
+func (w *Watcher) SourceWithDeletions(mapFunc func(context.Context, Key) []reconcile.Request) source.Source {
+	return w.source(mapFunc, true)
+}
+
+func (w *Watcher) source(mapFunc func(context.Context, Key) []reconcile.Request, deletions bool) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if w == nil {
 			return nil
@@ -111,7 +120,7 @@ func (w *Watcher) Source(mapFunc func(context.Context, Key) []reconcile.Request)
 			for _, request := range mapFunc(ctx, key) {
 				queue.Add(request)
 			}
-		}, false)
+		}, deletions)
 		return nil
 	})
 }
@@ -135,6 +144,19 @@ func (w *Watcher) Versions(ctx context.Context, keys []Key) ([]Version, error) {
 		versions = append(versions, VersionOf(key.Kind, object))
 	}
 	return versions, nil
+}
+
+// Version returns the id of the version of an object with these labels; empty when there is no such object. It is not known when the object
+// is not watched, or until the Watcher knows all objects.
+func (w *Watcher) Version(ctx context.Context, key Key, labelled map[string]string) (known bool, id string, err error) {
+	if w == nil || !w.selector.Matches(labels.Set(labelled)) || !w.informers[Secret].HasSynced() || !w.informers[ConfigMap].HasSynced() {
+		return false, "", nil
+	}
+	versions, err := w.Versions(ctx, []Key{key})
+	if err != nil || len(versions) == 0 {
+		return err == nil, "", err
+	}
+	return true, versions[0].ID, nil
 }
 
 // Watches reports whether an object with these labels is watched.

@@ -1,7 +1,6 @@
 package v1
 
 import (
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -60,7 +59,7 @@ type OutputObject struct {
 	// Type of a Secret. Defaults to Opaque. If it changes, the Secret is created anew.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
-	Type corev1.SecretType `json:"type,omitempty"`
+	Type string `json:"type,omitempty"`
 
 	// Labels of the object. The label reconcile.fluxcd.io/watch: Enabled is added, unless it is given here: by it, Flux's controllers notice
 	// changes at once.
@@ -156,10 +155,6 @@ type WrittenOutputObject struct {
 
 	// ResourceVersion of the object after it was written. If it has another one, it was edited since.
 	ResourceVersion string `json:"resourceVersion"`
-
-	// Type of a Secret.
-	// +optional
-	Type corev1.SecretType `json:"type,omitempty"`
 
 	// DeletionPolicy of the object when it was written.
 	// +optional

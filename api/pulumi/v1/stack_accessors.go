@@ -62,6 +62,12 @@ func (in *Stack) Created(update metav1.Object) bool {
 	return current != nil && current.UID != "" && current.UID == update.GetUID() && update.GetGeneration() == 1
 }
 
+// KeepsOutputsOf reports whether the Update has the outputs that were written for spec.outputs, which may have to be written again.
+func (in *Stack) KeepsOutputsOf(update metav1.Object) bool {
+	written := in.Status.OutputObjects
+	return len(in.Spec.Outputs) > 0 && written != nil && written.UID == update.GetUID()
+}
+
 // GetDependsOn returns the Stacks that must be ready before this one is updated.
 func (in *Stack) GetDependsOn() []meta.DependencyReference {
 	return in.Spec.DependsOn

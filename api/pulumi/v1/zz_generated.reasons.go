@@ -100,6 +100,16 @@ const (
 	PlanViolatedReason = "PlanViolated"
 	// PlanTooLargeReason (failed): The plan is too large to be kept.
 	PlanTooLargeReason = "PlanTooLarge"
+	// OutputsNotWrittenReason (waiting or Stalled): The update succeeded, but an object of `spec.outputs` could not be written. The message has the answer of the API server. Nothing is lost, and no update runs for it.
+	OutputsNotWrittenReason = "OutputsNotWritten"
+	// OutputsConflictReason (Stalled): An object of `spec.outputs` exists, and the Stack has not created it. It is not changed.
+	OutputsConflictReason = "OutputsConflict"
+	// OutputSecretReason (Stalled): A ConfigMap of `spec.outputs` asks for an output that is secret, or has a secret in it. The ConfigMap is not written.
+	OutputSecretReason = "OutputSecret"
+	// OutputNotFoundReason (Stalled): An object of `spec.outputs` asks for an output, or a path in one, that the stack does not have. The object is not written.
+	OutputNotFoundReason = "OutputNotFound"
+	// OutputsTooLargeReason (Stalled): The outputs for an object of `spec.outputs` have more than 1 MiB, or more parts than a path can be looked for in. The object is not written.
+	OutputsTooLargeReason = "OutputsTooLarge"
 	// NoDriftReason (ready): The reason of `Drifted`: no resource was changed outside of Pulumi.
 	NoDriftReason = "NoDrift"
 	// DriftDetectedReason (ready): The reason of `Drifted`: resources were changed or removed outside of Pulumi. `Ready` does not change.

@@ -3,7 +3,8 @@
 //
 //   - The schema of an embedded pod loses its descriptions. They are most of a definition's size, and `kubectl explain
 //     pod.spec` has them. With them, client-side `kubectl apply` fails, because it keeps the whole definition in an annotation.
-//   - The updateTemplate of a Stack loses its descriptions, which `kubectl explain update.spec` has, for the same reason.
+//   - The workspaceTemplate and the updateTemplate of a Stack lose their descriptions, which `kubectl explain workspace.spec` and
+//     `kubectl explain update.spec` have, for the same reason.
 //   - A version that is served and not stored keeps the description of the kind only: its fields are described in the version
 //     that is stored.
 //   - A pod template is a patch, so it need not have containers.
@@ -121,6 +122,7 @@ func rewrite(schema *apiextensionsv1.JSONSchemaProps) {
 			updateProperty(&property, "spec", rewritePod)
 		case "workspaceTemplate":
 			updateProperty(&property, "spec", rewritePatch)
+			updateProperty(&property, "spec", dropDescriptionsBelow)
 		case "updateTemplate":
 			updateProperty(&property, "spec", rewritePatch)
 			updateProperty(&property, "spec", dropDescriptionsBelow)

@@ -15,7 +15,8 @@ import (
 )
 
 // The policy of the Stack controller is in these files: this one decides on an Update that exists, decide_trigger.go whether there has to
-// be a new one, schedule.go when, decide_approval.go whether it first has to be approved, decide_drift.go when to look for drift, and
+// be a new one, schedule.go when, decide_approval.go whether it first has to be approved, decide_drift.go when to look for drift,
+// decide_outputs.go when outputs are written, and
 // decide_deletion.go what happens to a Stack that is being deleted. events_problem.go decides whether there is an event about a problem that
 // lasts. The functions in these files are pure: they have no client and no
 // context.
@@ -73,6 +74,8 @@ type observation struct {
 	shownPlan string
 	// updateRemoved says that the Update that the status names no longer exists.
 	updateRemoved bool
+	// outputs is what is known of the objects of spec.outputs.
+	outputs outputObjects
 	// deployed is true when an Update that may have changed resources is not recorded in the status.
 	deployed bool
 }
@@ -120,6 +123,8 @@ const (
 	actionStall action = "stall"
 	// actionRetry shows a failure and when the next attempt is due.
 	actionRetry action = "retry"
+	// actionWriteOutputs writes the objects of spec.outputs. A new decision follows at once.
+	actionWriteOutputs action = "write outputs"
 	// actionReady shows that the Stack is up to date.
 	actionReady action = "ready"
 	// actionSuspend starts nothing, and shows that the Stack is suspended. Only an Update that runs is looked after, see decideOnUpdate.
@@ -202,13 +207,15 @@ func decide(o observation) decision {
 		judged := *o.stack
 		judged.Status.Plan, o.stack = plan, &judged
 	}
-	d := decideOnAction(o)
+	d := showOutputProblem(o, decideOnAction(o))
 	d.plan = plan
 	return d
 }
 
 func decideOnAction(o observation) decision {
 	switch {
+	case writesOutputs(o):
+		return decision{action: actionWriteOutputs, wake: byNothing}
 	case o.update != nil:
 		return decideOnUpdate(o)
 	case !o.stack.DeletionTimestamp.IsZero():

@@ -28,13 +28,14 @@ var (
 	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "aged", "aged and asked", "behind"}
 	modelResyncs      = []string{"off", "due", "later"}
 	modelProjects     = []string{"unknown", "known", "known, program runs"}
+	modelOutputs      = []string{"none", "written", "of an earlier update", "edited", "stored nowhere", "no longer stored", "impossible", "failing", "no longer wanted"}
 )
 
 // modelState is one combination.
 type modelState struct {
 	update                                                       string
 	kind, lastKind                                               autov1alpha1.UpdateType
-	last, source, dependency, resync, project                    string
+	last, source, dependency, resync, project, outputs           string
 	deleting, suspended, destroyOnFinalize, orphan               bool
 	preview, deployed, badSpec, request, edited, workspaceFailed bool
 	dependents, busy, foreground, left                           bool
@@ -103,6 +104,16 @@ func modelSpaces(visit func(*modelState)) {
 	each(modelDependencies, &s.dependency, func() {
 		each(modelResyncs, &s.resync, func() { triggers(func() { flags(func() { visit(s) }) }) })
 	})
+	*s = modelState{dependency: "met", resync: "off", project: "unknown"}
+	each(modelOutputs[1:], &s.outputs, func() {
+		each([]string{"none", "waits", "runs", "succeeded"}, &s.update, func() {
+			each(both, &s.deleting, func() {
+				each(both, &s.badSpec, func() {
+					each([]string{"same", "new", "missing"}, &s.source, func() { flags(func() { visit(s) }) })
+				})
+			})
+		})
+	})
 }
 
 // observe returns the observation of the state.
@@ -149,6 +160,7 @@ func (s *modelState) observe() observation {
 	s.observeSource(&o)
 	s.observeDependency(&o)
 	s.observeUpdate(&o)
+	s.observeOutputs(&o)
 	if s.rewritten {
 		s.rewrite(stack)
 	}
@@ -274,6 +286,42 @@ func (s *modelState) observeUpdate(o *observation) {
 	}
 }
 
+func (s *modelState) observeOutputs(o *observation) {
+	if s.outputs == "" || s.outputs == "none" {
+		return
+	}
+	stack := o.stack
+	stack.Spec.Outputs = []pulumiv1.OutputObject{{Name: "a"}}
+	written := &pulumiv1.OutputObjectsStatus{UID: "1", SpecDigest: outputsDigest(stack)}
+	o.outputs.source, stack.Status.OutputObjects = &outputsSource{uid: "1"}, written
+	switch s.outputs {
+	case "of an earlier update":
+		written.UID = "0"
+	case "edited":
+		o.outputs.edited = []pulumiv1.WrittenOutputObject{{Name: "a"}}
+	case "stored nowhere":
+		o.outputs.source, written.SpecDigest = nil, ""
+	case "no longer stored":
+		written.SpecDigest, o.outputs.tried, o.outputs.lost = "", true, true
+	case "impossible", "failing":
+		written.SpecDigest, o.outputs.tried = "", true
+		o.outputs.problem = &outputProblem{reason: pulumiv1.OutputsConflictReason, message: "why", passes: s.outputs == "failing"}
+	case "no longer wanted":
+		stack.Spec.Outputs = nil
+	}
+}
+
+// dueOutputs reports whether outputs have to be written.
+func (s *modelState) dueOutputs() bool {
+	due := slices.Contains([]string{"of an earlier update", "edited", "no longer wanted"}, s.outputs)
+	return due && !s.suspended && !s.deleting && !s.badSpec && (s.update == "none" || !s.complete())
+}
+
+// complete reports whether the Update has ended.
+func (s *modelState) complete() bool {
+	return slices.Contains([]string{"succeeded", "failed", "interrupted", "removed after it ran"}, s.update)
+}
+
 // proven reports whether no resource is left behind when the finalizer is removed.
 func (s *modelState) proven() bool {
 	neverDeployed := !s.deployed && (s.last == "none" || s.lastKind == autov1alpha1.UpdateTypePreview)
@@ -314,7 +362,14 @@ func (s *modelState) broken(d decision) (promises []string) {
 	}
 	exists := s.update != "none"
 	waits := strings.HasPrefix(s.update, "waits")
-	complete := slices.Contains([]string{"succeeded", "failed", "interrupted", "removed after it ran"}, s.update)
+	complete := s.complete()
+	promise((d.action == actionWriteOutputs) == s.dueOutputs(), "outputs are written when they are due, and only then")
+	if d.action == actionWriteOutputs {
+		promise(d.wake == byNothing, "a new decision follows")
+		return promises
+	}
+	unwritten := s.outputs == "impossible" || s.outputs == "failing"
+	promise(!unwritten || d.action != actionReady, "a Stack is not ready without its outputs")
 	permanent := s.badSpec || s.source == "forbidden" || s.dependency == "cycle" || s.dependency == "forbidden"
 	promise(s.wakes(d), "every decision is followed by something that wakes the Stack")
 	promise(d.after >= 0, "no time is negative")
@@ -331,7 +386,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise((d.action == actionRecord) == complete, "every result is recorded")
 	promise(!s.suspended || !waits || d.action == actionSupersede || d.action == actionRelease, "nothing waits to start while the Stack is suspended")
 	promise(!s.suspended || d.action != actionUpdate && d.action != actionRequestDependency, "a suspended Stack starts nothing")
-	promise(d.action != actionStall || permanent || leaves || s.suspended && s.deleting, "only what somebody has to mend stalls")
+	promise(d.action != actionStall || permanent || leaves || s.suspended && s.deleting || s.outputs == "impossible", "only what somebody has to mend stalls")
 	promise(d.action != actionUpdate || !s.badSpec && s.startable(d), "an update needs all that it is made of")
 	stuck := s.deleting && !exists && slices.Contains([]action{actionStall, actionWait, actionRetry}, d.action)
 	wayOut := pulumiv1.OrphanAnnotation
@@ -346,7 +401,8 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(d.action != actionSuspend || s.suspended && !s.deleting, "nothing is left alone without being suspended")
 	nothingToDo := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.resync != "due"
 	promise(d.action != actionReady || nothingToDo, "what is asked for is not up to date")
-	idle := !exists && !s.suspended && !s.deleting && !s.badSpec && nothingToDo && (s.source == "same" || s.source == "new, same content")
+	lost := strings.Contains(s.outputs, "stored") && !s.preview
+	idle := !exists && !s.suspended && !s.deleting && !s.badSpec && nothingToDo && (s.source == "same" || s.source == "new, same content") && !lost && !unwritten
 	promise(!idle || permanent || d.action == actionReady, "an idle Stack stays ready, whatever its dependencies do")
 	promise(exists || s.suspended || leaves || s.deleting && s.proven() || s.last == "succeeded" || d.action != actionReady && d.action != actionSuspend, "a failure is tried again")
 	return promises
@@ -405,7 +461,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 	})
 	g.Expect(wrong).To(BeEmpty(), "by promise, of %d states", states)
 	for _, expected := range []action{actionRecord, actionUpdate, actionFetch, actionFetch, actionSupersede, actionCancel, actionFollow, actionWait, actionRequestDependency,
-		actionStall, actionRetry, actionReady, actionSuspend, actionRelease} {
+		actionStall, actionRetry, actionReady, actionSuspend, actionRelease, actionWriteOutputs} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(start).Round(time.Millisecond), reached)

@@ -35,6 +35,10 @@ func decideOnTrigger(o observation) decision {
 		d = decision{action: actionUpdate, wake: byUpdate, kind: autov1alpha1.UpdateTypeUp, driftDigest: drift.Digest, cause: pulumiv1.PlanForDrift,
 			message: "Correcting drift: " + describeDrift(drift)}
 	}
+	if d.action == actionReady && needsOutputs(o) {
+		d = decision{action: actionUpdate, wake: byUpdate, kind: autov1alpha1.UpdateTypeUp, cause: pulumiv1.PlanForResync,
+			message: "The outputs are no longer stored"}
+	}
 	if d.action != actionUpdate {
 		return d
 	}

@@ -31,6 +31,9 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if stack.Spec.Stack == "" {
 		return nil, errors.New("spec.stack must not be empty")
 	}
+	if err := checkOutputs(stack); err != nil {
+		return nil, err
+	}
 	env, err := environmentOf(stack)
 	if err != nil {
 		return nil, err

@@ -188,7 +188,7 @@ func acceptCommit(o *observation) {
 // zero or empty when it adds its finalizer, and the next apply of the manifest brings them back.
 func specDigest(stack *pulumiv1.Stack) string {
 	spec := stack.Spec
-	spec.Drift, spec.Approval = nil, nil
+	spec.Drift, spec.Approval, spec.Outputs = nil, nil, nil
 	content, err := json.Marshal(spec)
 	if err != nil {
 		// This cannot happen: the specification was decoded from JSON. An empty digest counts as none.

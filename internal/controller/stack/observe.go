@@ -41,7 +41,7 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 	defer func() { o.stack = stack }()
 	o.desired, o.specProblem = r.desire(o.stack)
 	for _, read := range []func(context.Context, *observation) error{
-		r.observeReferences, r.observeSource, r.observeWorkspace, r.observeDependencies, r.observeDependents, r.observeApprovals,
+		r.observeReferences, r.observeOutputs, r.observeSource, r.observeWorkspace, r.observeDependencies, r.observeDependents, r.observeApprovals,
 	} {
 		if err := read(ctx, o); err != nil {
 			return err
@@ -63,6 +63,9 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 	}
 	if err := r.observeDriftCheck(ctx, o, updates); err != nil {
 		return err
+	}
+	if len(o.stack.Spec.Outputs) > 0 {
+		o.outputs.source = latestOutputs(o.stack, updates)
 	}
 	if current := o.stack.Status.CurrentUpdate; current != nil {
 		update, err := r.currentUpdate(ctx, o.stack, current.Name)

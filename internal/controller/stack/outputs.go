@@ -22,7 +22,7 @@ import (
 // The way of an output, and where it is kept from those who may not see it: the agent says which outputs are secret
 // (internal/agent/operation.operation.reportedOutputs) and masks their values in all its messages (operation.hideOutputs and readable); the
 // Update controller stores all in a Secret, and which are secret in annotations (internal/controller/update.Reconciler.storeOutputs); the status
-// of the Stack shows the others: shownOutputs.
+// of the Stack shows the others: shownOutputs. The objects of spec.outputs are made by renderOutputs.
 
 const (
 	// maskedOutput stands for the value of a secret output in the Stack's status, as JSON.
@@ -36,48 +36,91 @@ const (
 	maxShownOutputs = agentpb.MaxOutputs
 )
 
-// readOutputs returns the outputs of an Update as the Stack's status shows them.
-func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Update) (map[string]apiextensionsv1.JSON, error) {
-	if update.Status.Outputs == "" {
+// readOutputs reads the Secret with the outputs of an Update that succeeded; nil when there is none.
+func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Update) (*corev1.Secret, error) {
+	if update.Status.Outputs == "" || !givesOutputs(update) {
 		return nil, nil
 	}
-	secret := r.RecentOutputs.Take(update)
-	if secret == nil {
-		secret = &corev1.Secret{}
-		err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: update.Namespace, Name: update.Status.Outputs}, secret)
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the outputs of update %s: %w", update.Name, err)
-		}
+	if secret := r.RecentOutputs.Take(update); secret != nil {
+		return secret, nil
 	}
-	return shownOutputs(secret), nil
+	return r.readOutputsOf(ctx, update.Namespace, sourceOfOutputs(update))
 }
 
-// shownOutputs returns the outputs in the Secret under their names, with secret ones and secret parts masked. What is too large for the status is
-// replaced by a note that says where it is; the largest go first. Beyond some thousand outputs the last ones are not shown. Whoever may edit
-// Secrets may remove or break the annotations: then every value is masked.
-func shownOutputs(secret *corev1.Secret) map[string]apiextensionsv1.JSON {
-	var masked []string
-	names, shown := map[string]string{}, map[string]json.RawMessage{}
+// readOutputsOf reads the Secret with the outputs of an Update; nil when there is none.
+func (r *Reconciler) readOutputsOf(ctx context.Context, namespace string, update *outputsSource) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: update.secret}, secret)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the outputs of update %s: %w", update.name, err)
+	}
+	return secret, nil
+}
+
+// givesOutputs reports whether the Update is one that sets the outputs of the stack, and succeeded.
+func givesOutputs(update *autov1alpha1.Update) bool {
+	kind := update.Spec.Type
+	return update.IsComplete() && !update.HasFailed() && !isDriftCheck(update) && !update.SavesPlan() &&
+		(kind == autov1alpha1.UpdateTypeUp || kind == autov1alpha1.UpdateTypeRefresh)
+}
+
+// storedOutputs are the outputs in the Secret of an Update, by their keys there.
+type storedOutputs struct {
+	// values have the JSON of each output.
+	values map[string][]byte
+	// masked are the keys of those that are secret, and shown has what to show of those that have secret parts.
+	masked []string
+	shown  map[string]json.RawMessage
+	// names have the names of the outputs whose names are not their keys, and omitted the names of those that were too large to be stored.
+	names   map[string]string
+	omitted []string
+}
+
+// outputsIn returns the outputs in the Secret, none for nil. Whoever may edit Secrets may remove or break the annotations: then every value is
+// secret.
+func outputsIn(secret *corev1.Secret) storedOutputs {
+	if secret == nil {
+		return storedOutputs{}
+	}
+	stored := storedOutputs{values: secret.Data}
 	for annotation, into := range map[string]any{
-		autov1alpha1.SecretOutputsAnnotation: &masked, autov1alpha1.OutputNamesAnnotation: &names, autov1alpha1.ShownOutputsAnnotation: &shown,
+		autov1alpha1.SecretOutputsAnnotation: &stored.masked, autov1alpha1.OutputNamesAnnotation: &stored.names,
+		autov1alpha1.ShownOutputsAnnotation: &stored.shown, autov1alpha1.OmittedOutputsAnnotation: &stored.omitted,
 	} {
 		text, set := secret.Annotations[annotation]
 		if !set && annotation != autov1alpha1.SecretOutputsAnnotation || json.Unmarshal([]byte(text), into) == nil {
 			continue
 		}
-		masked, names, shown = slices.Collect(maps.Keys(secret.Data)), nil, nil
-		break
+		return storedOutputs{values: secret.Data, masked: slices.Collect(maps.Keys(secret.Data))}
 	}
-	values := maps.Clone(secret.Data)
-	for key, value := range shown {
+	return stored
+}
+
+// nameOf returns the name of the output with the key.
+func (s *storedOutputs) nameOf(key string) string {
+	if name, renamed := s.names[key]; renamed {
+		return name
+	}
+	return key
+}
+
+// shownOutputs returns the outputs in the Secret under their names, with secret ones and secret parts masked. What is too large for the status is
+// replaced by a note that says where it is; the largest go first. Beyond some thousand outputs the last ones are not shown.
+func shownOutputs(secret *corev1.Secret) map[string]apiextensionsv1.JSON {
+	if secret == nil {
+		return nil
+	}
+	stored := outputsIn(secret)
+	values := maps.Clone(stored.values)
+	for key, value := range stored.shown {
 		if _, exists := values[key]; exists {
 			values[key] = value
 		}
 	}
-	for _, key := range masked {
+	for _, key := range stored.masked {
 		delete(values, key)
 	}
 	for key := range secret.Data {
@@ -91,10 +134,7 @@ func shownOutputs(secret *corev1.Secret) map[string]apiextensionsv1.JSON {
 	outputs := make(map[string]apiextensionsv1.JSON, len(keys))
 	size, limit := 0, maxStatusOutputs
 	for _, key := range keys {
-		name, value := key, values[key]
-		if original, renamed := names[key]; renamed {
-			name = original
-		}
+		name, value := stored.nameOf(key), values[key]
 		if limit == maxStatusOutputs && size+len(name)+len(value) > limit {
 			// All outputs from here on are as large as this one, or larger.
 			limit += maxStatusNotes

@@ -25,6 +25,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/outputobject"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
@@ -66,6 +67,8 @@ type Reconciler struct {
 	Sources *source.Set
 	// Artifacts fetches artifacts into the store without blocking.
 	Artifacts *artifact.Fetcher
+	// Outputs writes the objects of spec.outputs.
+	Outputs *outputobject.Writer
 	// References watches the Secrets and ConfigMaps that Stacks use; nil when they are not watched.
 	References *references.Watcher
 	// WaitInterval is the time to the next reconcile when something is missing that no watch covers.
@@ -94,6 +97,8 @@ type Reconciler struct {
 	// evaluated has the expressions of a Stack that were true, by the name of the Stack, while others of the Stack are left for the next
 	// reconcile.
 	evaluated sync.Map
+	// writtenOutputs has, by the name of the Stack, what its objects with outputs have, see recallOutputs.
+	writtenOutputs sync.Map
 	// paging is held while listLive has a page in memory.
 	paging sync.Mutex
 }
@@ -106,6 +111,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 		if apierrors.IsNotFound(err) {
 			r.Stacks.Forget(request.NamespacedName)
 			r.evaluated.Delete(request.NamespacedName)
+			r.writtenOutputs.Delete(request.NamespacedName)
 			r.Sources.Forget(request.NamespacedName)
 			r.forgetDuration(request.NamespacedName)
 		}
@@ -226,6 +232,8 @@ func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (result o
 			err = r.observeContent(ctx, o)
 		case d.action == actionTakeOver:
 			return outcome{after: d.after}, nil, r.takeOver(ctx, o)
+		case d.action == actionWriteOutputs:
+			err = r.writeOutputs(ctx, o)
 		default:
 			result, err = r.actAlsoOnDrift(ctx, o, d)
 			return result, ended, err
@@ -271,8 +279,13 @@ func (r *Reconciler) record(ctx context.Context, o *observation) (ended *endedUp
 		return nil, err
 	}
 	if !ended.planned {
-		if err := r.recordResult(ctx, o.stack, o.update); err != nil {
+		outputs, err := r.readOutputs(ctx, o.update)
+		if err != nil {
 			return nil, err
+		}
+		recordResult(o.stack, o.update, outputs)
+		if givesOutputs(o.update) {
+			o.outputs.source, o.outputs.values = sourceOfOutputs(o.update), outputs
 		}
 	}
 	followGeneration(o.stack)

@@ -83,7 +83,7 @@ func TestUpdateUsesWhatItReadAndWhatTheStackSaw(t *testing.T) {
 			o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{
 				Name: "app-2", Generation: 2, Commit: "sha256:a", ReferencesDigest: references.Digest(versionsOf(test.created)),
 			}
-			g.Expect((&Reconciler{}).recordResult(t.Context(), o.stack, update)).To(Succeed())
+			recordResult(o.stack, update, nil)
 			o.references = versionsOf(test.present)
 			g.Expect(newReferences(*o, o.stack.Status.LastUpdate.Inputs()) != "").To(Equal(test.again))
 		})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,8 +20,8 @@ import (
 )
 
 // recordResult records the result of a finished Update in the status. If an old cache makes the controller record it again, the status is
-// the same.
-func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update) error {
+// the same. outputs is the Secret with the outputs of the Update; nil when it has none.
+func recordResult(stack *pulumiv1.Stack, update *autov1alpha1.Update, outputs *corev1.Secret) {
 	current, previous := stack.Status.CurrentUpdate, stack.Status.LastUpdate
 	if previous == nil {
 		previous = &pulumiv1.StackUpdateStatus{}
@@ -51,13 +52,12 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 	}
 	if update.HasFailed() {
 		recordFailure(last, previous, stack, update)
-	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
-		return err
+	} else {
+		recordSuccess(stack, update, current, outputs)
 	}
 	recordCorrection(stack, current, update)
 	stack.Status.LastUpdate, stack.Status.CurrentUpdate = last, nil
 	recordHistory(stack, last, update)
-	return nil
 }
 
 // recordFailure counts a failure. An interruption and a conflict are counted separately. An update that was cancelled while the Stack is
@@ -84,9 +84,7 @@ func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.S
 }
 
 // recordSuccess records what only a successful update has: the outputs and the applied revision.
-func (r *Reconciler) recordSuccess(
-	ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate,
-) (err error) {
+func recordSuccess(stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate, outputs *corev1.Secret) {
 	switch update.Spec.Type {
 	case autov1alpha1.UpdateTypeDestroy:
 		stack.Status.Outputs = nil
@@ -94,13 +92,10 @@ func (r *Reconciler) recordSuccess(
 		stack.Status.LastAppliedRevision, stack.Status.LastAppliedOriginRevision = "", ""
 	case autov1alpha1.UpdateTypePreview:
 	default:
-		if stack.Status.Outputs, err = r.readOutputs(ctx, update); err != nil {
-			return err
-		}
+		stack.Status.Outputs = shownOutputs(outputs)
 		stack.Status.LastAppliedRevision = current.Revision
 		stack.Status.LastAppliedOriginRevision = originRevision(current.Revision, commitOfUpdate(update))
 	}
-	return nil
 }
 
 // recordCorrection counts an update that was made to correct drift, whether it succeeded or not.
@@ -147,7 +142,7 @@ func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, re
 	room := max(stack.GetUpdateHistoryLimit()-1, 0)
 	for i := range slices.Backward(updates) {
 		update := &updates[i]
-		if !update.IsComplete() || update.Name == recorded || isPlanOf(stack, update) || isDriftCheck(update) {
+		if !update.IsComplete() || update.Name == recorded || isPlanOf(stack, update) || isDriftCheck(update) || stack.KeepsOutputsOf(update) {
 			continue
 		}
 		if !update.WasLockedOut() && room > 0 {

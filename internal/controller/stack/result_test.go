@@ -51,8 +51,7 @@ func TestResultIsRecordedOnceAndTheSameTwice(t *testing.T) {
 			o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:b", Revision: "main@sha1:b"}
 			update := ended(test.reason)
 			again := o.stack.DeepCopy()
-			r := &Reconciler{}
-			g.Expect(r.recordResult(t.Context(), o.stack, update)).To(Succeed())
+			recordResult(o.stack, update, nil)
 			last := o.stack.Status.LastUpdate
 			g.Expect(last.Failures).To(Equal(test.failures))
 			g.Expect(last.Interruptions).To(Equal(test.interrupted))
@@ -61,7 +60,7 @@ func TestResultIsRecordedOnceAndTheSameTwice(t *testing.T) {
 			g.Expect(last.LastSuccessfulCommit == "sha256:b").To(Equal(test.succeeded))
 			g.Expect(o.stack.Status.CurrentUpdate).To(BeNil())
 			// An old cache may make the controller record the same result twice.
-			g.Expect(r.recordResult(t.Context(), again, update)).To(Succeed())
+			recordResult(again, update, nil)
 			g.Expect(again.Status).To(Equal(o.stack.Status))
 		})
 	}
@@ -73,7 +72,7 @@ func TestDestroyLeavesNothingToDestroy(t *testing.T) {
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2"}
 	update := ended("")
 	update.Spec.Type = autov1alpha1.UpdateTypeDestroy
-	g.Expect((&Reconciler{}).recordResult(t.Context(), o.stack, update)).To(Succeed())
+	recordResult(o.stack, update, nil)
 	g.Expect(o.stack.Status.Deployed).To(BeFalse())
 	g.Expect(nothingToDestroy(o.stack)).To(Equal("the resources were destroyed"))
 }

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -32,6 +33,7 @@ const (
 	dependencyIndex  = "spec.prerequisites"
 	readyExprIndex   = "spec.dependsOn.readyExpr"
 	referencesIndex  = "spec.references"
+	outputsIndex     = "spec.outputs"
 	updateOwnerIndex = "metadata.ownerReferences.stack"
 	approvalIndex    = "spec.update"
 )
@@ -61,6 +63,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		WatchesRawSource(r.References.Source(func(ctx context.Context, key references.Key) []reconcile.Request {
 			return r.findStacks(ctx, referencesIndex, key.String())
 		})).
+		WatchesRawSource(r.References.SourceWithDeletions(func(ctx context.Context, key references.Key) []reconcile.Request {
+			return r.findStacks(ctx, outputsIndex, key.String())
+		})).
 		WithOptions(options)
 	stacksOf := func(ctx context.Context, key string) []reconcile.Request { return r.findStacks(ctx, sourceIndex, key) }
 	for _, watch := range r.Sources.Watches(mgr.GetCache(), stacksOf) {
@@ -82,6 +87,16 @@ var stackIndexes = map[string]func(*pulumiv1.Stack) []string{
 	},
 	readyExprIndex: func(stack *pulumiv1.Stack) []string {
 		return namesOf(dependenciesOf(stack), func(item dependency) bool { return item.expression != "" })
+	},
+	// The Secrets and ConfigMaps that it writes.
+	outputsIndex: func(stack *pulumiv1.Stack) []string {
+		var values []string
+		for i := range stack.Spec.Outputs {
+			object := &stack.Spec.Outputs[i]
+			kind := references.Kind(cmp.Or(object.Kind, pulumiv1.OutputSecret))
+			values = append(values, references.Key{Kind: kind, Namespace: stack.Namespace, Name: object.Name}.String())
+		}
+		return values
 	},
 	// The Secrets and ConfigMaps that it may use.
 	referencesIndex: func(stack *pulumiv1.Stack) []string {

@@ -37,6 +37,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/outputobject"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -152,7 +153,10 @@ func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8
 	s.Expect(mgr.Add(contents)).To(Succeed())
 	stacks, err := metrics.NewStacks(prometheus.NewRegistry())
 	s.Expect(err).NotTo(HaveOccurred())
+	outputs, err := outputobject.NewWriter(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetAPIReader())
+	s.Expect(err).NotTo(HaveOccurred())
 	reconciler := &Reconciler{
+		Outputs:       outputs,
 		Client:        mgr.GetClient(),
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
 		Metrics:       runtimecontroller.NewMetrics(mgr, gotkmetrics.NewRecorder(), pulumiv1.Finalizer),

@@ -104,7 +104,7 @@ func sinceCompletion(update *autov1alpha1.Update) time.Duration {
 	return time.Since(conditions.Get(update, autov1alpha1.UpdateComplete).LastTransitionTime.Time)
 }
 
-// isAwaited reports whether a Stack still has to record the result of its Update. This does not depend on how short the TTL in its template
+// isAwaited reports whether a Stack still has to record the result of its Update, or may have to write its outputs again. This does not depend on how short the TTL in its template
 // is: without the Update, the Stack would not know what ran, and would run it again.
 func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update) (bool, error) {
 	owner := pulumiv1.OwningStack(update)
@@ -112,7 +112,7 @@ func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update)
 		return false, nil
 	}
 	stack, err := readStack(ctx, r.APIReader, update.Namespace, owner.Name)
-	return err == nil && stack.UID == owner.UID && awaits(stack, update), err
+	return err == nil && stack.UID == owner.UID && (awaits(stack, update) || stack.KeepsOutputsOf(update)), err
 }
 
 // awaits reports whether the Stack has neither the result of the Update nor that of a later one.

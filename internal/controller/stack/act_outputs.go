@@ -1,0 +1,298 @@
+package stack
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/outputobject"
+	"github.com/stack-controller/stack-controller/internal/references"
+)
+
+// maxOutputProblems is how many objects a message names that could not be written.
+const maxOutputProblems = 3
+
+// observeOutputs finds the Update with the outputs, and the objects of spec.outputs that are not as they were written. It sends no request.
+func (r *Reconciler) observeOutputs(ctx context.Context, o *observation) error {
+	if written := o.stack.Status.OutputObjects; written != nil {
+		for _, object := range written.Objects {
+			known, current, err := r.References.Version(ctx, keyOfOutput(o.stack, &object), labelsOfOutput(o.stack, &object))
+			if err != nil {
+				return err
+			}
+			if known && current != versionOfOutput(o.stack, &object) {
+				o.outputs.edited = append(o.outputs.edited, object)
+			}
+		}
+	}
+	return nil
+}
+
+func keyOfOutput(stack *pulumiv1.Stack, object *pulumiv1.WrittenOutputObject) references.Key {
+	return references.Key{Kind: references.Kind(object.Kind), Namespace: stack.Namespace, Name: object.Name}
+}
+
+// versionOfOutput returns the id of the version that was written.
+func versionOfOutput(stack *pulumiv1.Stack, object *pulumiv1.WrittenOutputObject) string {
+	return references.VersionOf(references.Kind(object.Kind), &metav1.ObjectMeta{
+		Namespace: stack.Namespace, Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion,
+	}).ID
+}
+
+// labelsOfOutput returns the labels by which the object is watched or not.
+func labelsOfOutput(stack *pulumiv1.Stack, object *pulumiv1.WrittenOutputObject) map[string]string {
+	for i := range stack.Spec.Outputs {
+		if wanted := &stack.Spec.Outputs[i]; wanted.Name == object.Name && cmp.Or(wanted.Kind, pulumiv1.OutputSecret) == object.Kind {
+			return outputobject.Labels(stack, wanted.Labels)
+		}
+	}
+	return outputobject.Labels(stack, nil)
+}
+
+// writeOutputs writes the objects of spec.outputs, and removes those that are no longer there. Objects that cannot be written stay as they
+// are, and the others are written.
+func (r *Reconciler) writeOutputs(ctx context.Context, o *observation) error {
+	o.outputs.tried = true
+	stack, before := o.stack, o.stack.Status.OutputObjects
+	status := &pulumiv1.OutputObjectsStatus{}
+	var problems []*outputProblem
+	if len(stack.Spec.Outputs) > 0 {
+		source := o.outputs.source
+		status.Update, status.UID = source.name, source.uid
+		values, err := r.outputValues(ctx, o)
+		if err != nil {
+			return err
+		}
+		if o.outputs.lost {
+			return nil // another update will have them, see needsOutputs
+		}
+		table := newOutputTable(values)
+		for i := range stack.Spec.Outputs {
+			written, problem := r.writeOutput(ctx, o, table, &stack.Spec.Outputs[i])
+			if problem != nil {
+				problems = append(problems, problem)
+			}
+			if written != nil {
+				status.Objects = append(status.Objects, *written)
+			}
+		}
+	}
+	kept, removal := r.removeOutputs(ctx, stack, before, status)
+	status.Objects = append(status.Objects, kept...)
+	if removal != nil {
+		problems = append(problems, removal)
+	}
+	if len(problems) == 0 {
+		status.SpecDigest = outputsDigest(stack)
+		o.outputs.edited = nil
+	}
+	if stack.Status.OutputObjects = status; len(stack.Spec.Outputs) == 0 && len(status.Objects) == 0 {
+		stack.Status.OutputObjects = nil
+	}
+	o.outputs.problem = r.summarize(ctx, stack, problems)
+	return nil
+}
+
+// outputValues reads the Secret with the outputs, unless it was read already; nil when the stack has none.
+func (r *Reconciler) outputValues(ctx context.Context, o *observation) (*corev1.Secret, error) {
+	source := o.outputs.source
+	if o.outputs.values != nil || source.secret == "" {
+		return o.outputs.values, nil
+	}
+	secret, err := r.readOutputsOf(ctx, o.stack.Namespace, source)
+	if err != nil {
+		return nil, err
+	}
+	if secret == nil || !isOfUpdate(secret, source.uid) {
+		o.outputs.lost = true
+	}
+	return secret, nil
+}
+
+// isOfUpdate reports whether the Update owns the Secret. Whoever may create Secrets can give one the name of another.
+func isOfUpdate(secret *corev1.Secret, update types.UID) bool {
+	owner := metav1.GetControllerOf(secret)
+	return owner != nil && owner.UID == update
+}
+
+// writeOutput writes one object. It returns what the status says about it from now on; nil when there is nothing to say.
+func (r *Reconciler) writeOutput(
+	ctx context.Context, o *observation, table *outputTable, wanted *pulumiv1.OutputObject,
+) (*pulumiv1.WrittenOutputObject, *outputProblem) {
+	stack := o.stack
+	known := writtenObject(stack.Status.OutputObjects, wanted.Kind, wanted.Name)
+	object, problem := table.render(stack, wanted)
+	if problem != nil {
+		return known, problem
+	}
+	edited := known != nil && slices.ContainsFunc(o.outputs.edited, func(other pulumiv1.WrittenOutputObject) bool { return other == *known })
+	if known != nil && !edited && r.recallOutputs(stack).has(object) {
+		return known, nil
+	}
+	version := outputobject.Version{}
+	if known != nil {
+		version.UID = known.UID
+	}
+	version, err := r.Outputs.Write(ctx, stack, object, version)
+	if err != nil {
+		return known, problemOfWrite(err)
+	}
+	r.recallOutputs(stack).keep(object)
+	return &pulumiv1.WrittenOutputObject{
+		Kind: object.Kind, Name: object.Name, UID: version.UID, ResourceVersion: version.ResourceVersion, DeletionPolicy: wanted.DeletionPolicy,
+	}, nil
+}
+
+// removeOutputs deletes the objects that were written before and are no longer asked for. It returns those that it could not delete.
+func (r *Reconciler) removeOutputs(
+	ctx context.Context, stack *pulumiv1.Stack, before, now *pulumiv1.OutputObjectsStatus,
+) (kept []pulumiv1.WrittenOutputObject, problem *outputProblem) {
+	if before == nil {
+		return nil, nil
+	}
+	for _, object := range before.Objects {
+		isWanted := slices.ContainsFunc(stack.Spec.Outputs, func(wanted pulumiv1.OutputObject) bool {
+			return wanted.Name == object.Name && cmp.Or(wanted.Kind, pulumiv1.OutputSecret) == object.Kind
+		})
+		if isWanted || object.DeletionPolicy == pulumiv1.OutputRetain || writtenObject(now, object.Kind, object.Name) != nil {
+			continue
+		}
+		key := client.ObjectKey{Namespace: stack.Namespace, Name: object.Name}
+		if err := r.Outputs.Remove(ctx, object.Kind, key, object.UID); err != nil {
+			kept, problem = append(kept, object), problemOfWrite(err)
+		}
+	}
+	return kept, problem
+}
+
+// problemOfWrite returns the problem that an error of the Writer is.
+func problemOfWrite(err error) *outputProblem {
+	if foreign, isForeign := errors.AsType[*outputobject.ForeignError](err); isForeign {
+		return &outputProblem{reason: pulumiv1.OutputsConflictReason,
+			message: foreign.Error() + ", and is not changed: delete it, or use another name"}
+	}
+	problem := &outputProblem{reason: pulumiv1.OutputsNotWrittenReason, message: err.Error(), passes: true}
+	if _, forbidden := errors.AsType[*outputobject.ForbiddenError](err); forbidden {
+		problem.passes = false
+	}
+	if _, invalid := errors.AsType[*outputobject.InvalidError](err); invalid {
+		problem.passes = false
+	}
+	return problem
+}
+
+// summarize returns one problem for all: the first that does not pass by itself, with the messages of those with the same reason.
+func (r *Reconciler) summarize(ctx context.Context, stack *pulumiv1.Stack, problems []*outputProblem) *outputProblem {
+	if len(problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(problems, func(a, b *outputProblem) int {
+		switch {
+		case a.passes == b.passes:
+			return 0
+		case a.passes:
+			return 1
+		}
+		return -1
+	})
+	first, left := problems[0], 0
+	var messages []string
+	for _, problem := range problems {
+		switch {
+		case problem.reason != first.reason || slices.Contains(messages, problem.message):
+		case len(messages) == maxOutputProblems:
+			left++
+		default:
+			messages = append(messages, problem.message)
+		}
+	}
+	message := "the outputs are not written: " + strings.Join(messages, "; ")
+	if left > 0 {
+		message += fmt.Sprintf("; and %d more", left)
+	}
+	if first.reason == pulumiv1.OutputsNotWrittenReason && !first.passes && strings.Contains(message, "cannot ") {
+		message += ". " + r.grantOutputs(ctx, stack)
+	}
+	return &outputProblem{reason: first.reason, message: message, passes: first.passes}
+}
+
+// grantOutputs says how to give the controller the rights to write the objects of spec.outputs.
+func (r *Reconciler) grantOutputs(ctx context.Context, stack *pulumiv1.Stack) string {
+	advice := fmt.Sprintf("Grant them: flux-pulumi outputs grant %s -n %s | kubectl apply -f -", stack.Name, stack.Namespace)
+	controller, err := r.Outputs.Identity(ctx)
+	if err != nil {
+		return advice
+	}
+	role, binding := outputobject.Grant(stack, outputobject.Names(stack), controller)
+	for i, object := range []any{role, binding} {
+		content, err := json.Marshal(object)
+		if err != nil {
+			return advice
+		}
+		advice += []string{", or apply: ", " and "}[i] + string(content)
+	}
+	return advice
+}
+
+// rememberedOutputs has digests of the objects with outputs of one Stack, so that equal outputs are not written again. The key exists only in
+// this process, and the digests nowhere else.
+type rememberedOutputs struct {
+	mu      sync.Mutex
+	stack   types.UID
+	digests map[string][sha256.Size]byte
+}
+
+// outputsKey is the key of these digests.
+var outputsKey = sync.OnceValue(func() []byte {
+	key := make([]byte, sha256.Size)
+	_, _ = rand.Read(key) // never fails
+	return key
+})
+
+// recallOutputs returns what is remembered about the objects of the Stack.
+func (r *Reconciler) recallOutputs(stack *pulumiv1.Stack) *rememberedOutputs {
+	key := client.ObjectKeyFromObject(stack)
+	known, _ := r.writtenOutputs.LoadOrStore(key, &rememberedOutputs{stack: stack.UID, digests: map[string][sha256.Size]byte{}})
+	if remembered := known.(*rememberedOutputs); remembered.stack == stack.UID {
+		return remembered
+	}
+	remembered := &rememberedOutputs{stack: stack.UID, digests: map[string][sha256.Size]byte{}}
+	r.writtenOutputs.Store(key, remembered)
+	return remembered
+}
+
+// digest returns the name of an object and a digest of all that is wanted of it.
+func (m *rememberedOutputs) digest(object *outputobject.Object) (name string, digest [sha256.Size]byte) {
+	mac := hmac.New(sha256.New, outputsKey())
+	_ = json.NewEncoder(mac).Encode(object) // it has only texts, and a hash takes all
+	return string(object.Kind) + "/" + object.Name, [sha256.Size]byte(mac.Sum(nil))
+}
+
+func (m *rememberedOutputs) has(object *outputobject.Object) bool {
+	name, digest := m.digest(object)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known, found := m.digests[name]
+	return found && known == digest
+}
+
+func (m *rememberedOutputs) keep(object *outputobject.Object) {
+	name, digest := m.digest(object)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.digests[name] = digest
+}
