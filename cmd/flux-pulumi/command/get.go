@@ -27,8 +27,8 @@ type getOptions struct {
 	chunkSize               int64
 }
 
-// outputs are the values of the flag --output.
-func outputs() []string { return []string{"wide", "json", "yaml", "name"} }
+// formats are the values of the flag --output.
+func formats() []string { return []string{"wide", "json", "yaml", "name"} }
 
 func (s *session) get() *cobra.Command {
 	return group("get", "Show Stacks, Workspaces and Updates",
@@ -52,20 +52,20 @@ func (s *session) getKind(kind kind, short string) *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVarP(&options.everywhere, "all-namespaces", "A", false, "Show those in all namespaces.")
 	flags.BoolVarP(&options.watch, "watch", "w", false, "Go on and show each change.")
-	flags.StringVarP(&options.output, "output", "o", "", "The format: "+strings.Join(outputs(), ", ")+".")
+	flags.StringVarP(&options.output, "output", "o", "", "The format: "+strings.Join(formats(), ", ")+".")
 	flags.StringVarP(&options.selector, "selector", "l", "", "Show those whose labels match, such as 'team=network'.")
 	flags.Int64Var(&options.chunkSize, "chunk-size", defaultChunkSize, "Read so many objects with one call; 0 reads all.")
 	if kind.name == updates().name {
 		flags.StringVar(&options.stack, "stack", "", "Show those of this Stack.")
 		_ = cmd.RegisterFlagCompletionFunc("stack", s.completeNames(stacks())) // fails for a flag that does not exist
 	}
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs(), cobra.ShellCompDirectiveNoFileComp)) // as above
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp)) // as above
 	return cmd
 }
 
 func (o *getOptions) check(_ *cobra.Command, args []string) error {
-	if o.output != "" && !slices.Contains(outputs(), o.output) {
-		return fmt.Errorf("unknown format %q: use one of %s", o.output, strings.Join(outputs(), ", "))
+	if o.output != "" && !slices.Contains(formats(), o.output) {
+		return fmt.Errorf("unknown format %q: use one of %s", o.output, strings.Join(formats(), ", "))
 	}
 	if len(args) > 0 && (o.everywhere || o.selector != "" || o.stack != "") {
 		return errors.New("a name goes with neither --all-namespaces nor --selector nor --stack")

@@ -46,6 +46,7 @@ var stacks = []Field{
 	{"spec.dependsOn", "does not wait for other Stacks", true},
 	{"spec.destroyAfterDependents", "destroys this Stack before those that depend on it", true},
 	{"spec.drift", "does not look for drift", false},
+	{"spec.outputs", "does not write these objects", false},
 	{"spec.sourcePaths", "updates this Stack for each commit", false},
 	{"spec.recurseSubmodules", submodules, false},
 	{"spec.gitAuth.knownHostsRef", unknownHost, false},

@@ -67,6 +67,12 @@ var newRows = []row{
 		difference: "New.", why: "A change is seen, and approved by somebody, before it is made.",
 	},
 	{
+		field: "outputs", operator: "None: outputs are in a Secret whose name changes with each update, and in the status.",
+		uses:       []string{"e2e.TestOutputsAreInObjectsThatOthersCanUse", "stack.TestOutputsAreWrittenBeforeTheStackIsReadyAndFollowIt", "stack.TestOutputsThatSomebodyChangedAreRestored"},
+		misuses:    []string{"stack.TestForeignObjectIsNotOverwrittenByOutputs", "stack.TestOutputsThatCannotBeWrittenSayWhy", typed},
+		difference: "New.", why: "Kustomizations, HelmReleases and pods can use the outputs.",
+	},
+	{
 		field: "workspaceIdleTimeout", operator: "None: a pod for each Stack, unless `workspaceReclaimPolicy` is `Delete`.",
 		uses:       []string{"pods.TestIdleWorkspaceHasNoPodUntilTheNextUpdate"},
 		misuses:    []string{typed},

@@ -16,6 +16,7 @@ var statusRows = []row{
 	added("leftStacks[].name", "The name, as in `spec.stack`.", "stack.TestPulumiStacksThatAreLeftAreRecorded", statusTyped),
 	added("leftStacks[].project", "Its project, if it is known.", "stack.TestPulumiStacksThatAreLeftAreRecorded", statusTyped),
 	added("leftStacks[].backend", "`spec.backend` of that time, without credentials.", "stack.TestPulumiStacksThatAreLeftAreRecorded", statusTyped),
+	added("outputObjects", "The Secrets and ConfigMaps of `spec.outputs` that were written.", "stack.TestOutputsAreWrittenBeforeTheStackIsReadyAndFollowIt", statusTyped),
 	added("plan", "What is to be changed, for a Stack with `spec.approval`.", "e2e.TestPlanWaitsForItsApprovalAndIsCarriedOut", statusTyped),
 	added("drift", "What was changed outside of Pulumi.", "e2e.TestDriftIsReportedWhenTwoChecksSeeTheSame", statusTyped),
 	{

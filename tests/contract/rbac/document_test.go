@@ -34,6 +34,20 @@ With [config/namespaced](../config/namespaced), and in the chart with ` + "`cont
 Role and apply only to the namespace of the controller. Agents in workspace pods need no permissions.
 `
 
+const forOutputs = `
+## For objects with outputs, where you grant it
+
+None of the roles above has these rights. [Objects with outputs](spec/v1/stacks.md#objects-with-outputs) need them, in one of two ways: a Role
+in the namespace of the Stack, with the names of its objects, which ` + "`flux-pulumi outputs grant`" + ` prints; or in the chart
+` + "`outputs.clusterWide=true`" + `, which grants them for all Secrets and ConfigMaps. The controller writes only objects that it has created for a
+Stack, but a Role protects the others also from its mistakes.
+
+| API group | resource | verbs | why | without it |
+|---|---|---|---|---|
+| core | ` + "`secrets`, `configmaps`" + ` | create, patch | To apply the object. | The Stack reports ` + "`OutputsNotWritten`" + `. |
+| core | ` + "`secrets`, `configmaps`" + ` | delete | To delete an object that the Stack no longer names, and to create one anew whose type has changed. | The same. |
+`
+
 var sections = []struct{ role, title string }{
 	{clusterRole, "In each namespace that it watches"},
 	{electionRole, "In its own namespace, for leader election"},
@@ -55,6 +69,7 @@ func TestTableOfRightsIsUpToDate(t *testing.T) {
 			}
 		}
 	}
+	page.WriteString(forOutputs)
 	pages.Keep(t, "docs/rbac.md", page.String(), updateCommand, *updateDocs)
 }
 

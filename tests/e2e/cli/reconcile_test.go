@@ -26,6 +26,11 @@ func TestPlanIsShown(t *testing.T) {
 	golden(t, "plan-show", 0, "plan", "show", "portal", "-n", recorded)
 }
 
+func TestRightsForOutputsArePrinted(t *testing.T) {
+	golden(t, "outputs-grant", 0, "outputs", "grant", "portal", "-n", recorded)
+	golden(t, "outputs-grant-nothing", 1, "outputs", "grant", "network", "-n", recorded)
+}
+
 func TestPlansAreDecidedOnTheCommandLine(t *testing.T) {
 	suite.Long(t, "a real plan from its making to its end; the controller's part is TestPlanWaitsForItsApprovalAndIsCarriedOut, see TestPlanIsShown")
 	p := begin(t, "plans")
