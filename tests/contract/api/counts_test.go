@@ -28,6 +28,9 @@ func TestListsBeyondTheirLimitsAreRejected(t *testing.T) {
 		"sourcePaths":        {256, func(n int) string { return "{sourcePaths: " + list(n, "p%d") + "}" }, "spec.sourcePaths: Too many: 257"},
 		"drift.ignore":       {50, func(n int) string { return "{drift: {ignore: " + list(n, "{paths: [p%d]}") + "}}" }, "spec.drift.ignore: Too many: 51"},
 		"drift.ignore.paths": {50, func(n int) string { return "{drift: {ignore: [{paths: " + list(n, "p%d") + "}]}}" }, "spec.drift.ignore[0].paths: Too many: 51"},
+		"outputs":            {16, func(n int) string { return "{outputs: " + list(n, "{name: o%d}") + "}" }, "spec.outputs: Too many: 17"},
+		"outputs.keys": {256, func(n int) string { return "{outputs: [{name: o, keys: " + list(n, "{key: k%d, output: a}") + "}]}" },
+			"spec.outputs[0].keys: Too many: 257"},
 		"updateHistoryLimit": {100, func(n int) string { return fmt.Sprintf("{updateHistoryLimit: %d}", n) },
 			"spec.updateHistoryLimit in body should be less than or equal to 100"},
 	} {

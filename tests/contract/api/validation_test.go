@@ -67,6 +67,36 @@ func TestWhatCannotWorkIsRefusedWithAClearMessage(t *testing.T) {
 			spec:    "{plan: {name: a, digest: \"sha256:1ad9a7a2c8f5b2c9d1f0f4c6d1c0b1a7e6a5d4c3b2a1908f7e6d5c4b3a291807\"}}",
 			message: "plan is for type up or destroy, and not for one with previewOnly",
 		}, {
+			name:    "type of a ConfigMap with outputs",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{outputs: [{kind: ConfigMap, name: a, type: Opaque}]}",
+			message: "only a Secret has a type",
+		}, {
+			name:    "key with an output and all",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{outputs: [{name: a, keys: [{key: k, output: a, all: true}]}]}",
+			message: "set either output or all",
+		}, {
+			name:    "key without an output",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{outputs: [{name: a, keys: [{key: k}]}]}",
+			message: "set either output or all",
+		}, {
+			name:    "path in all outputs",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{outputs: [{name: a, keys: [{key: k, all: true, path: a}]}]}",
+			message: "path is a path in an output",
+		}, {
+			name:    "two objects with outputs of one name",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{outputs: [{name: a}, {kind: Secret, name: a}]}",
+			message: "Duplicate value",
+		}, {
+			name:    "object with outputs in another namespace",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{outputs: [{name: other/a}]}",
+			message: "spec.outputs[0].name",
+		}, {
 			name:    "two resync intervals",
 			kinds:   []kind{stackV1, stackV1alpha1},
 			spec:    "{resyncFrequency: 5m, resyncFrequencySeconds: 300}",

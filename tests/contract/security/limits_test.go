@@ -69,6 +69,8 @@ var limits = []limit{
 	{"`dependsOn` and `prerequisites` of a Stack", "%s together", "internal/controller/stack.maxDependencies", 256, "`SpecInvalid`, Stalled", "stack.TestOneMoreThanAStackMayHaveIsNotRead"},
 	{"`dependsOn` with a `readyExpr`", "%s", "internal/controller/stack.maxExpressions", 100, "`InvalidCELExpression`, Stalled", "stack.TestStackMayHaveAHundredExpressions"},
 	{"`sourcePaths` of a Stack", "%s", "api/pulumi/v1.StackSpec.SourcePaths", 256, apiServer, "api.TestListsBeyondTheirLimitsAreRejected"},
+	{"Objects with outputs of a Stack", "%s", "api/pulumi/v1.StackSpec.Outputs", 16, apiServer, "api.TestListsBeyondTheirLimitsAreRejected"},
+	{"Keys of an object with outputs", "%s", "api/pulumi/v1.OutputObject.Keys", 256, apiServer, "api.TestListsBeyondTheirLimitsAreRejected"},
 	{"`drift.ignore` of a Stack", "%s", "api/pulumi/v1.DriftSpec.Ignore", 50, apiServer, "api.TestListsBeyondTheirLimitsAreRejected"},
 	{"`paths` of an item of `drift.ignore`", "%s", "api/pulumi/v1.DriftIgnore.Paths", 50, apiServer, "api.TestListsBeyondTheirLimitsAreRejected"},
 	{"`updateHistoryLimit` of a Stack", "%s", "api/pulumi/v1.StackSpec.UpdateHistoryLimit", 100, apiServer, "api.TestListsBeyondTheirLimitsAreRejected"},

@@ -19,6 +19,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
+	"github.com/stack-controller/stack-controller/internal/outputobject"
 )
 
 // denied is the refusal of a Stack that refers to something which its namespace may not use.
@@ -192,6 +193,28 @@ var nameAttacks = []attack{
 			a.Expect(err).NotTo(HaveOccurred())
 			a.create(&corev1.Secret{ObjectMeta: inNamespace(attackerName, a.name+"-workspace-rpc"), Type: corev1.SecretTypeTLS, Data: pair})
 			a.expectNameConflict()
+		},
+	},
+	{
+		name: "outputs-over-foreign-secret", promise: "names",
+		does: "names the key pair of their agent in `spec.outputs`, and grants the right to write it",
+		sees: "`OutputsConflict`, Stalled: the controller does not change objects that it did not create for these outputs.",
+		run: func(a *attacker) {
+			a.newProgram()
+			stack := a.newStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) {
+				spec.Outputs = []pulumiv1.OutputObject{{Name: a.name + "-workspace-rpc"}}
+			})
+			pod := runningController(a.ctx, a.WithT)
+			role, binding := outputobject.Grant(stack, outputobject.Names(stack),
+				rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: pod.Namespace, Name: pod.Spec.ServiceAccountName})
+			a.create(role)
+			a.create(binding)
+			a.create(stack)
+			a.expectRefused(stack, refusal{reasons: []string{pulumiv1.OutputsConflictReason}, says: "belongs to Workspace", stalled: true})
+			after := &corev1.Secret{ObjectMeta: inNamespace(stack.Namespace, a.name+"-workspace-rpc")}
+			a.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(after), after)).To(Succeed())
+			a.Expect(after.Data).NotTo(HaveKey("x"))
+			a.Expect(after.Labels).NotTo(HaveKey(pulumiv1.StackUIDLabel))
 		},
 	},
 	{

@@ -276,7 +276,8 @@ func (o *observer) in(id string) []process {
 const providerName = "pulumi-resource"
 
 // run checks until the context ends whether two pulumi processes work on the resources of one Stack: each of them would have a provider. A
-// process that only waits for the other's lock has no provider.
+// process that only waits for the other's lock has no provider. A preview takes no lock and changes nothing: it may run beside the commands with
+// which the test helps a Stack, as somebody would by hand.
 func (o *observer) run(ctx context.Context) {
 	for campaign.Wait(ctx, campaign.PollInterval/2) {
 		working := map[string][]int{}
@@ -286,7 +287,7 @@ func (o *observer) run(ctx context.Context) {
 				continue
 			}
 			isPulumi := slices.ContainsFunc(all, func(q process) bool { return q.pid == p.parent && q.name == "pulumi" })
-			if name := p.hostname(); isPulumi && name != "" && !slices.Contains(working[name], p.parent) {
+			if name := p.hostname(); isPulumi && !isPreview(p.parent) && name != "" && !slices.Contains(working[name], p.parent) {
 				working[name] = append(working[name], p.parent)
 			}
 		}
@@ -300,6 +301,12 @@ func (o *observer) run(ctx context.Context) {
 		}
 		o.mu.Unlock()
 	}
+}
+
+// isPreview reports whether the process is a pulumi that only makes a preview.
+func isPreview(pid int) bool {
+	arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // it may have ended
+	return bytes.Contains(arguments, []byte("preview"))
 }
 
 // worked returns how often pulumi was seen to work.
