@@ -38,7 +38,7 @@ const (
 	crowdName = "attacker-crowd"
 	// agentsName is the namespace with the attacker's own agents.
 	agentsName = "attacker-agents"
-	// hangingName is the namespace with agents that hang. They delay calls to all other agents of their namespace.
+	// hangingName is the namespace with agents and downloads that hang. They delay all others of their namespace.
 	hangingName = "attacker-hanging"
 )
 

@@ -138,7 +138,7 @@ var crowdAttacks = []attack{
 		},
 	},
 	{
-		name: "artifact-tarpits", promise: "fairness", in: crowdName,
+		name: "artifact-tarpits", promise: "fairness", in: hangingName,
 		does: "publishes ten ExternalArtifacts on a web server that sends one byte per second",
 		sees: "`ArtifactFetchFailed`: the download is stopped because it is too slow. Other tenants have their own share of workers.",
 		run: func(a *attacker) {
