@@ -103,7 +103,8 @@ func needsOutputs(o observation) bool {
 // showOutputProblem returns the decision with the problem of the outputs, for a Stack that would be ready without it.
 func showOutputProblem(o observation, d decision) decision {
 	problem := o.outputs.problem
-	if problem == nil || d.action != actionReady && !(d.quiet && (d.action == actionWait || d.action == actionAwaitApproval)) {
+	staysReady := d.action == actionReady || d.quiet && (d.action == actionWait || d.action == actionAwaitApproval)
+	if problem == nil || !staysReady {
 		return d
 	}
 	waited := time.Duration(0)
