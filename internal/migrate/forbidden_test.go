@@ -133,7 +133,7 @@ func TestLeftoversAreListedWithTheCommandsThatRemoveThem(t *testing.T) {
 		s.Expect(admin.Create(s.ctx, &corev1.Secret{Namespace: s.namespace, Name: name, Labels: labels})).To(Succeed())
 	}
 	var everywhere strings.Builder
-	whole := &handBack{Client: controller, Out: &everywhere, ControllerNamespace: controllerNamespace}
+	whole := &handBack{Client: admin, Out: &everywhere, ControllerNamespace: controllerNamespace}
 	s.Expect(whole.sayLeftovers(s.ctx)).To(Succeed())
 	s.Expect(everywhere.String()).To(And(
 		ContainSubstring("kubectl annotate stacks.pulumi.com --all --all-namespaces "),

@@ -22,7 +22,7 @@ func TestObjectThatChangedMeanwhileIsReadAgain(t *testing.T) {
 	stack := s.stack("app", nil, func(stack *pulumiv1.Stack) { failed(stack, kinds[0], 1) })
 	stale := stack.DeepCopy()
 	s.write(stack, func() { stack.Status.LastUpdate.Message = "later" })
-	h, calls := &handBack{Client: controller}, 0
+	h, calls := &handBack{Client: admin}, 0
 	s.Expect(h.doLatest(s.ctx, stale, func(ctx context.Context, object client.Object) error {
 		calls++
 		return h.replaceStatus(ctx, object, object.(*pulumiv1.Stack).Status)

@@ -2,17 +2,13 @@ package migrate
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -23,7 +19,6 @@ import (
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/operator"
-	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 const (
@@ -34,8 +29,8 @@ const (
 
 var (
 	cluster *controlplane.ControlPlane
-	// admin may do everything; controller has the rights that the manifests give to the controller.
-	admin, controller client.Client
+	// admin may do everything, as the user has to who hands objects back.
+	admin client.Client
 )
 
 func TestMain(m *testing.M) {
@@ -46,8 +41,7 @@ func TestMain(m *testing.M) {
 		if admin, err = newClient(cp.Config()); err != nil {
 			return err
 		}
-		controller, err = createAccount(context.Background())
-		return err
+		return admin.Create(context.Background(), &corev1.Namespace{Name: controllerNamespace})
 	}))
 }
 
@@ -62,41 +56,6 @@ func newClient(config *rest.Config) (client.Client, error) {
 	config.WarningHandler = rest.NoWarnings{}
 	config.QPS = -1
 	return client.New(config, client.Options{Scheme: scheme})
-}
-
-func createAccount(ctx context.Context) (client.Client, error) {
-	const name = "stack-controller"
-	if err := admin.Create(ctx, &corev1.Namespace{Name: controllerNamespace}); err != nil {
-		return nil, err
-	}
-	for _, file := range []string{"role.yaml", "leader_election_role.yaml"} {
-		content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "config", "rbac", file))
-		if err != nil {
-			return nil, err
-		}
-		manifest := strings.ReplaceAll(string(content), "namespace: system", "namespace: "+controllerNamespace)
-		if _, err := cluster.KubectlInput(ctx, manifest, "apply", "--filename=-"); err != nil {
-			return nil, err
-		}
-	}
-	meta := metav1.ObjectMeta{Namespace: controllerNamespace, Name: name}
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: meta.Namespace, Name: meta.Name}}
-	for _, object := range []client.Object{
-		&corev1.ServiceAccount{ObjectMeta: meta},
-		&rbacv1.ClusterRoleBinding{Name: name, Subjects: subjects,
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}},
-		&rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects,
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name + "-leader-election"}},
-	} {
-		if err := admin.Create(ctx, object); err != nil {
-			return nil, fmt.Errorf("create %T: %w", object, err)
-		}
-	}
-	config, err := cluster.ServiceAccountConfig(ctx, meta.Namespace, meta.Name)
-	if err != nil {
-		return nil, err
-	}
-	return newClient(config)
 }
 
 // fixture is a namespace that both controllers have written to.
@@ -127,7 +86,7 @@ func (s *fixture) run(changes ...func(*Options)) (string, error) {
 func (s *fixture) runFor(limit time.Duration, changes ...func(*Options)) (string, error) {
 	var out strings.Builder
 	options := Options{
-		Client: controller, Namespace: s.namespace, Out: &out, PollInterval: pollInterval,
+		Client: admin, Namespace: s.namespace, Out: &out, PollInterval: pollInterval,
 		ControllerNamespace: controllerNamespace,
 	}
 	for _, change := range changes {

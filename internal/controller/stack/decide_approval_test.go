@@ -455,6 +455,9 @@ func TestNothingIsCarriedOutThatWasNotApproved(t *testing.T) {
 			}
 			settlePlan(&o)
 			d := decide(o)
+			if d.action == actionWriteOutputs {
+				continue // another decision follows
+			}
 			has := o.stack.Status.Plan
 			approved := has != nil && has.State == pulumiv1.PlanApproved && strings.HasSuffix(name, ", approved")
 			if d.applies {

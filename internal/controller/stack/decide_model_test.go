@@ -104,7 +104,7 @@ func modelSpaces(visit func(*modelState)) {
 	each(modelDependencies, &s.dependency, func() {
 		each(modelResyncs, &s.resync, func() { triggers(func() { flags(func() { visit(s) }) }) })
 	})
-	*s = modelState{dependency: "met", resync: "off", project: "unknown"}
+	*s = modelState{kind: autov1alpha1.UpdateTypeUp, dependency: "met", resync: "off", project: "unknown"}
 	each(modelOutputs[1:], &s.outputs, func() {
 		each([]string{"none", "waits", "runs", "succeeded"}, &s.update, func() {
 			each(both, &s.deleting, func() {

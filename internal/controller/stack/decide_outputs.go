@@ -50,14 +50,23 @@ func sourceOfOutputs(update *autov1alpha1.Update) *outputsSource {
 	return &outputsSource{name: update.Name, uid: update.UID, secret: update.Status.Outputs}
 }
 
-// latestOutputs returns the Update that succeeded last in setting outputs, of those that are sorted by age.
-func latestOutputs(stack *pulumiv1.Stack, updates []autov1alpha1.Update) *outputsSource {
+// latestOutputs returns the Update that succeeded last in setting outputs, of those that are sorted by age: the last update of the Stack, or
+// else the one whose outputs were written, or else the youngest. Several may have been created in the same second.
+func latestOutputs(stack *pulumiv1.Stack, updates []autov1alpha1.Update) (found *outputsSource) {
+	last, written := stack.Status.LastUpdate, stack.Status.OutputObjects
 	for i := range slices.Backward(updates) {
-		if update := &updates[i]; givesOutputs(update) && update.DeletionTimestamp.IsZero() && isRecorded(stack, update) {
+		update := &updates[i]
+		if !givesOutputs(update) || !update.DeletionTimestamp.IsZero() || !isRecorded(stack, update) {
+			continue
+		}
+		if last != nil && last.Name == update.Name {
 			return sourceOfOutputs(update)
 		}
+		if found == nil || written != nil && written.UID == update.UID {
+			found = sourceOfOutputs(update)
+		}
 	}
-	return nil
+	return found
 }
 
 // outputsDigest identifies what spec.outputs asks for.
