@@ -33,6 +33,7 @@ func Replace[Item any](_, overlay Item) Item { return overlay }
 
 func nameOfStack(stack autov1alpha1.WorkspaceStack) string { return stack.Name }
 func nameOfVariable(variable corev1.EnvVar) string         { return variable.Name }
+func nameOfFile(variable autov1alpha1.EnvFile) string      { return variable.Name }
 func keyOfConfig(item autov1alpha1.ConfigItem) string      { return item.Key }
 
 // mergeStack merges the configuration by key; what else overlay sets counts.

@@ -32,12 +32,13 @@ func Workspace(base *autov1alpha1.Workspace, template *pulumiv1.WorkspaceTemplat
 	// These two are merged without a patch: a configuration value is the user's own data, in which a null is a null and "$patch" is a key.
 	stacks := MergeByKey(merged.Spec.Stacks, overlay.Stacks, nameOfStack, mergeStack)
 	env := MergeByKey(merged.Spec.Env, overlay.Env, nameOfVariable, Replace)
-	merged.Spec.Stacks, overlay.Stacks, merged.Spec.Env, overlay.Env = nil, nil, nil, nil
+	files := MergeByKey(merged.Spec.EnvFiles, overlay.EnvFiles, nameOfFile, Replace)
+	merged.Spec.Stacks, overlay.Stacks, merged.Spec.Env, overlay.Env, merged.Spec.EnvFiles, overlay.EnvFiles = nil, nil, nil, nil, nil, nil
 	spec, err := Merge(merged.Spec, overlay)
 	if err != nil {
 		return nil, fmt.Errorf("merge the template over workspace %s: %w", base.Name, err)
 	}
-	spec.Stacks, spec.Env = stacks, env
+	spec.Stacks, spec.Env, spec.EnvFiles = stacks, env, files
 	merged.Spec = spec
 	return merged, nil
 }

@@ -1,6 +1,10 @@
 package v1alpha1
 
 import (
+	"fmt"
+	"path"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -97,6 +101,13 @@ type WorkspaceSpec struct {
 	// +optional
 	Stacks []WorkspaceStack `json:"stacks,omitempty"`
 
+	// EnvFiles sets environment variables of Pulumi and the program from files of the pod. They are read each time an operation starts.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	EnvFiles []EnvFile `json:"envFiles,omitempty"`
+
 	// IdleTimeout is how long the Workspace can be idle before its pod is removed, for example "30m". The next Update starts the pod again. 0s
 	// keeps the pod. Defaults to the controller flag --workspace-idle-timeout.
 	// +kubebuilder:validation:Type=string
@@ -104,6 +115,37 @@ type WorkspaceSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="idleTimeout must be a duration such as 1h30m, and not negative"
 	// +optional
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
+}
+
+// EnvFile is an environment variable whose value is the content of a file of the pod.
+type EnvFile struct {
+	// Name of the variable. No other field of the Workspace may set it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	Name string `json:"name"`
+
+	// Path of the file, below /var/run/secrets/, of at most 1 MiB. Only a pod has files: the process runtime refuses them.
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	Path string `json:"path"`
+}
+
+// secretFiles is where a pod has its projected tokens, and agentFiles has what proves the identity of its agent.
+const (
+	secretFiles = "/var/run/secrets/"
+	agentFiles  = secretFiles + "stack-controller"
+)
+
+// CheckEnvFile returns an error for the user unless the path is one of a file that an environment variable may be set from.
+func CheckEnvFile(name string) error {
+	switch {
+	case !strings.HasPrefix(name, secretFiles) || path.Clean(name) != name:
+		return fmt.Errorf("the path of a file must begin with %s, and have no . or .. in it", secretFiles)
+	case name == agentFiles || strings.HasPrefix(name, agentFiles+"/"):
+		return fmt.Errorf("the files below %s are those of the agent", agentFiles)
+	}
+	return nil
 }
 
 // WorkspaceStack is a stack with its configuration.

@@ -16,11 +16,14 @@ const (
 
 	// ResourceRefLiteral is the value itself.
 	ResourceRefLiteral ResourceRefType = "Literal"
+
+	// ResourceRefFile is a file of the workspace pod, for an environment variable.
+	ResourceRefFile ResourceRefType = "File"
 )
 
 // ResourceRef is a value, or a reference to one. Set the field that type names.
 type ResourceRef struct {
-	// Type is Secret or Literal. Env and FS are deprecated and rejected.
+	// Type is Secret, Literal or, in envRefs, File. Env and FS are deprecated and rejected.
 	// +required
 	Type ResourceRefType `json:"type"`
 
@@ -35,6 +38,10 @@ type ResourceRef struct {
 	// SecretRef is a key of a Secret (type Secret).
 	// +optional
 	SecretRef *SecretSelector `json:"secret,omitempty"`
+
+	// File is a file of the workspace pod (type File).
+	// +optional
+	File *FileSelector `json:"file,omitempty"`
 
 	// LiteralRef is the value itself (type Literal).
 	// +optional
@@ -51,6 +58,14 @@ type EnvSelector struct {
 // FSSelector names a file.
 type FSSelector struct {
 	// Path of the file.
+	// +required
+	Path string `json:"path"`
+}
+
+// FileSelector names a file of the workspace pod, such as the projected token of a cloud identity.
+type FileSelector struct {
+	// Path of the file, below /var/run/secrets/. It is read each time an operation starts.
+	// +kubebuilder:validation:MaxLength=1024
 	// +required
 	Path string `json:"path"`
 }

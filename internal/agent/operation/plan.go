@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -246,13 +247,20 @@ func (o *operation) inputDigests() (inputs, values string, err error) {
 	return inputs, values, err
 }
 
-// describedBy returns the digest of the request, with the values that only the agent knows.
+// describedBy returns the digest of the request, with the values that only the agent knows. The content of a file that is an environment
+// variable does not count, only its path: it is a token that changes every hour.
 func (o *operation) describedBy(request *agentpb.StartOperationRequest) (string, error) {
+	user := maps.Clone(o.user)
+	for _, variable := range request.GetEnv() {
+		if variable.GetFromFile() != "" {
+			delete(user, variable.GetName())
+		}
+	}
 	encoded, err := gproto.MarshalOptions{Deterministic: true}.Marshal(request)
 	if err != nil {
 		return "", errors.New("the inputs of the plan cannot be described")
 	}
-	described, err := json.Marshal([]any{o.runner.Version(), encoded, o.user, o.items})
+	described, err := json.Marshal([]any{o.runner.Version(), encoded, user, o.items})
 	if err != nil {
 		return "", errors.New("the inputs of the plan cannot be described")
 	}

@@ -23,8 +23,12 @@ import (
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
-// maxOutputProblems is how many objects a message names that could not be written.
-const maxOutputProblems = 3
+const (
+	// maxOutputProblems is how many objects a message names that could not be written.
+	maxOutputProblems = 3
+	// maxGrant is how many bytes the Role and its binding may have in a message.
+	maxGrant = 2 << 10
+)
 
 // observeOutputs finds the Update with the outputs, and the objects of spec.outputs that are not as they were written. It sends no request.
 func (r *Reconciler) observeOutputs(ctx context.Context, o *observation) error {
@@ -238,14 +242,12 @@ func (r *Reconciler) grantOutputs(ctx context.Context, stack *pulumiv1.Stack) st
 		return advice
 	}
 	role, binding := outputobject.Grant(stack, outputobject.Names(stack), controller)
-	for i, object := range []any{role, binding} {
-		content, err := json.Marshal(object)
-		if err != nil {
-			return advice
-		}
-		advice += []string{", or apply: ", " and "}[i] + string(content)
+	rights, err := json.Marshal(role)
+	bound, bindingErr := json.Marshal(binding)
+	if err != nil || bindingErr != nil || len(rights)+len(bound) > maxGrant {
+		return advice
 	}
-	return advice
+	return fmt.Sprintf("%s, or apply: %s and %s", advice, rights, bound)
 }
 
 // rememberedOutputs has digests of the objects with outputs of one Stack, so that equal outputs are not written again. The key exists only in

@@ -34,7 +34,7 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if err := checkOutputs(stack); err != nil {
 		return nil, err
 	}
-	env, err := environmentOf(stack)
+	env, files, err := environmentOf(stack)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +60,7 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 			ServiceAccountName: stack.Spec.ServiceAccountName,
 			IdleTimeout:        stack.Spec.WorkspaceIdleTimeout,
 			Env:                env,
+			EnvFiles:           files,
 			Stacks:             []autov1alpha1.WorkspaceStack{item},
 		},
 	}
@@ -135,8 +136,7 @@ const (
 )
 
 // environmentOf translates backend, accessTokenSecret and envRefs, in a stable order. A variable of envRefs wins.
-func environmentOf(stack *pulumiv1.Stack) ([]corev1.EnvVar, error) {
-	var env []corev1.EnvVar
+func environmentOf(stack *pulumiv1.Stack) (env []corev1.EnvVar, files []autov1alpha1.EnvFile, err error) {
 	if _, replaced := stack.Spec.EnvRefs[backendVariable]; stack.Spec.Backend != "" && !replaced {
 		env = append(env, corev1.EnvVar{Name: backendVariable, Value: stack.Spec.Backend})
 	}
@@ -146,15 +146,18 @@ func environmentOf(stack *pulumiv1.Stack) ([]corev1.EnvVar, error) {
 	for _, name := range slices.Sorted(maps.Keys(stack.Spec.EnvRefs)) {
 		ref := stack.Spec.EnvRefs[name]
 		if err := checkRef(stack, &ref); err != nil {
-			return nil, fmt.Errorf("spec.envRefs[%s]: %w", name, err)
+			return nil, nil, fmt.Errorf("spec.envRefs[%s]: %w", name, err)
 		}
-		if ref.Type == pulumiv1.ResourceRefLiteral {
+		switch ref.Type {
+		case pulumiv1.ResourceRefLiteral:
 			env = append(env, corev1.EnvVar{Name: name, Value: ref.LiteralRef.Value})
-		} else {
+		case pulumiv1.ResourceRefFile:
+			files = append(files, autov1alpha1.EnvFile{Name: name, Path: ref.File.Path})
+		default:
 			env = append(env, secretVariable(name, ref.SecretRef.Name, ref.SecretRef.Key))
 		}
 	}
-	return env, nil
+	return env, files, nil
 }
 
 func secretVariable(name, secret, key string) corev1.EnvVar {
@@ -178,11 +181,16 @@ func checkRef(stack *pulumiv1.Stack, ref *pulumiv1.ResourceRef) error {
 		if namespace := ref.SecretRef.Namespace; namespace != "" && namespace != stack.Namespace {
 			return fmt.Errorf("secret %s/%s is in another namespace, which is not allowed", namespace, ref.SecretRef.Name)
 		}
+	case pulumiv1.ResourceRefFile:
+		if ref.File == nil {
+			return fmt.Errorf("type File needs the field file")
+		}
+		return autov1alpha1.CheckEnvFile(ref.File.Path)
 	case pulumiv1.ResourceRefEnv, pulumiv1.ResourceRefFS:
 		return fmt.Errorf("type %s is no longer supported: it would expose the controller's own environment; use Secret or Literal",
 			ref.Type)
 	default:
-		return fmt.Errorf("unknown type %.64q, known are Literal and Secret", ref.Type)
+		return fmt.Errorf("unknown type %.64q, known are Literal, Secret and File", ref.Type)
 	}
 	return nil
 }
@@ -204,8 +212,11 @@ func configOf(stack *pulumiv1.Stack) ([]autov1alpha1.ConfigItem, error) {
 			if err := checkRef(stack, &ref); err != nil {
 				return autov1alpha1.ConfigItem{}, err
 			}
-			if ref.Type == pulumiv1.ResourceRefLiteral {
+			switch ref.Type {
+			case pulumiv1.ResourceRefLiteral:
 				return secretText(ref.LiteralRef.Value)
+			case pulumiv1.ResourceRefFile:
+				return autov1alpha1.ConfigItem{}, errors.New("type File is for environment variables: use it in spec.envRefs")
 			}
 			from := &autov1alpha1.KeyReference{Name: ref.SecretRef.Name, Key: ref.SecretRef.Key}
 			return autov1alpha1.ConfigItem{Secret: new(true), ValueFrom: &autov1alpha1.ConfigValueFrom{SecretKeyRef: from}}, nil

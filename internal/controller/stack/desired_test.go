@@ -83,6 +83,11 @@ func TestUnusableSpecIsRefusedWithItsPlace(t *testing.T) {
 		says string
 	}{
 		{"environment of the controller", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefEnv, Env: &pulumiv1.EnvSelector{Name: "HOME"}}}}, "spec.envRefs[X]: type Env is no longer supported"},
+		{"file without a path", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefFile}}}, "spec.envRefs[X]: type File needs the field file"},
+		{"file elsewhere in the pod", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefFile, File: &pulumiv1.FileSelector{Path: "/etc/passwd"}}}},
+			"spec.envRefs[X]: the path of a file must begin with /var/run/secrets/"},
+		{"file as configuration", pulumiv1.StackSpec{SecretRefs: map[string]pulumiv1.ResourceRef{"x": {Type: pulumiv1.ResourceRefFile, File: &pulumiv1.FileSelector{Path: "/var/run/secrets/a"}}}},
+			"spec.secretsRef[x]: type File is for environment variables"},
 		{"file of the controller", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefFS, FileSystem: &pulumiv1.FSSelector{Path: "/etc/passwd"}}}}, "spec.envRefs[X]: type FS is no longer supported"},
 		{"another namespace", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": secretRef("s", "k", "other")}}, "another namespace"},
 		{"nothing named", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefSecret}}}, "needs the field secret"},

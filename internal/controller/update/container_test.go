@@ -10,6 +10,37 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
+func TestVariablesOfFilesAreReadByTheAgent(t *testing.T) {
+	const token = "/var/run/secrets/azure/tokens/azure-identity-token"
+	for name, tt := range map[string]struct {
+		files       []autov1alpha1.EnvFile
+		env         []corev1.EnvVar
+		withoutPods bool
+		invalid     string
+	}{
+		"a token":                {files: []autov1alpha1.EnvFile{{Name: "ARM_OIDC_TOKEN", Path: token}}},
+		"a file elsewhere":       {files: []autov1alpha1.EnvFile{{Name: "X", Path: "/share/agent"}}, invalid: "must begin with /var/run/secrets/"},
+		"a way out":              {files: []autov1alpha1.EnvFile{{Name: "X", Path: "/var/run/secrets/../../../etc/passwd"}}, invalid: "have no . or .. in it"},
+		"what the agent has":     {files: []autov1alpha1.EnvFile{{Name: "X", Path: "/var/run/secrets/stack-controller/tls.key"}}, invalid: "are those of the agent"},
+		"a variable that is set": {files: []autov1alpha1.EnvFile{{Name: "X", Path: token}}, env: []corev1.EnvVar{{Name: "X", Value: "1"}}, invalid: `"X" is set twice`},
+		"no pod":                 {files: []autov1alpha1.EnvFile{{Name: "X", Path: token}}, withoutPods: true, invalid: "without a pod, no variable can be set from a file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			workspace := &autov1alpha1.Workspace{Name: "app", Spec: autov1alpha1.WorkspaceSpec{EnvFiles: tt.files, Env: tt.env}}
+			values := &inputReader{pods: !tt.withoutPods}
+			env, err := values.environment(t.Context(), workspace)
+			if checkReferenceError(g, err, "", tt.invalid) {
+				return
+			}
+			g.Expect(env).To(HaveLen(1))
+			g.Expect(env[0]).To(equalMessage(&agentpb.EnvironmentVariable{
+				Name: "ARM_OIDC_TOKEN", Secret: true, Value: &agentpb.EnvironmentVariable_FromFile{FromFile: token},
+			}))
+		})
+	}
+}
+
 func TestVariablesThatOnlyAContainerKnowsAreAskedOfTheAgent(t *testing.T) {
 	s := newReferenced(t)
 	podIP := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}

@@ -39,6 +39,8 @@ const (
 	fromContainer
 	// fromContainerIfAny: as fromContainer, but the container may not have the variable. If it has, the operation inherits the variable.
 	fromContainerIfAny
+	// fromFile: a file of the pod has the value, and the value here is its path.
+	fromFile
 )
 
 // containerVariables are in every container with an agent, before those of the Workspace, which can refer to them.
@@ -66,6 +68,11 @@ func (r *inputReader) environment(ctx context.Context, workspace *autov1alpha1.W
 			return nil, err
 		}
 	}
+	for _, from := range workspace.Spec.EnvFiles {
+		if err := r.addFile(variables, from); err != nil {
+			return nil, err
+		}
+	}
 	result := make([]*agentpb.EnvironmentVariable, 0, len(variables))
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		value := variables[name]
@@ -77,6 +84,8 @@ func (r *inputReader) environment(ctx context.Context, workspace *autov1alpha1.W
 			continue
 		case value.origin == fromContainer:
 			item.Value = &agentpb.EnvironmentVariable_FromEnv{FromEnv: name}
+		case value.origin == fromFile:
+			item.Value = &agentpb.EnvironmentVariable_FromFile{FromFile: value.value}
 		default:
 			item.Value = &agentpb.EnvironmentVariable_Text{Text: value.value}
 		}
@@ -171,6 +180,20 @@ func (r *inputReader) add(ctx context.Context, variables map[string]variable, wo
 		return err
 	}
 	return r.set(variables, env.Name, value, "the environment variables of the workspace")
+}
+
+// addFile adds a variable that the agent reads from a file of the pod. With the process runtime it would be one of the controller.
+func (r *inputReader) addFile(variables map[string]variable, from autov1alpha1.EnvFile) error {
+	if !r.pods {
+		return invalidf("environment variable %q: without a pod, no variable can be set from a file", from.Name)
+	}
+	if err := autov1alpha1.CheckEnvFile(from.Path); err != nil {
+		return invalidf("environment variable %q: %s", from.Name, err)
+	}
+	if _, known := variables[from.Name]; known || strings.Contains(from.Name, "=") {
+		return invalidf("environment variable %q is set twice, or has no usable name: a variable that is set from a file can be set nowhere else", from.Name)
+	}
+	return r.set(variables, from.Name, variable{value: from.Path, secret: true, origin: fromFile}, "the files of the workspace")
 }
 
 // errOptional says that there is no value, and that none is needed.

@@ -60,10 +60,12 @@ var stacks = []Field{
 	{"spec.initOnCreate", "", false},                   // from version 1.x; this controller ignores it, too
 	{"spec.updateHistoryLimit", "", false},             // only bounds the history
 	{"spec.workspaceIdleTimeout", "", false},
+	{"spec.envRefs.*.file", "leaves this variable without a value", false},
 }
 
 var workspaces = []Field{
 	{"spec.idleTimeout", "", false},
+	{"spec.envFiles", "leaves these variables without a value", false},
 	{"spec.git.auth.knownHostsRef", unknownHost, false},
 	{"spec.git.auth.certSecretRef", noCerts, false},
 	{"spec.git.auth.proxySecretRef", noProxy, false},

@@ -57,7 +57,7 @@ const (
 var manyStacks = flag.Int("stacks", 1000, "how many Stacks the tenant creates who has too many")
 
 // patience bounds a wait on a machine that is busy with several attacks. With ten times as many Stacks, a wait may take ten times as long.
-func patience() time.Duration { return time.Duration(max(1, *manyStacks/1000)) * 3 * time.Minute }
+func patience() time.Duration { return time.Duration(max(1, *manyStacks/1000)) * 5 * time.Minute }
 
 // system is the running system.
 var system *podsystem.System

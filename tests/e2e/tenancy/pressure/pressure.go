@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -176,14 +177,20 @@ func (t *Tenant) Alternate(ctx context.Context, name string) error {
 
 // Publish writes the status of an ExternalArtifact, and creates the object if it does not exist.
 func (t *Tenant) Publish(ctx context.Context, name, url, digest string) error {
-	source := &sourcev1.ExternalArtifact{Namespace: t.Namespace, Name: name}
-	if err := client.IgnoreAlreadyExists(t.Client.Create(ctx, source)); err != nil {
-		return fmt.Errorf("create an ExternalArtifact: %w", err)
-	}
 	now := time.Now().UTC().Format(time.RFC3339)
 	patch := fmt.Sprintf(`{"status":{"artifact":{"url":%q,"digest":%q,"revision":%q,"path":"x","lastUpdateTime":%q},"conditions":[`+
 		`{"type":"Ready","status":"True","reason":"Succeeded","message":"stored","lastTransitionTime":%q}]}}`, url, digest, digest, now, now)
-	if err := t.Client.Status().Patch(ctx, source, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
+	source := &sourcev1.ExternalArtifact{Namespace: t.Namespace, Name: name}
+	write := func() error {
+		return t.Client.Status().Patch(ctx, source, client.RawPatch("application/merge-patch+json", []byte(patch)))
+	}
+	err := write()
+	if apierrors.IsNotFound(err) {
+		if err = t.Client.Create(ctx, source); err == nil {
+			err = write()
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("publish an artifact: %w", err)
 	}
 	return nil
