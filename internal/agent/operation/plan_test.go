@@ -145,6 +145,27 @@ func TestPlanOfOtherInputsIsStale(t *testing.T) {
 	})
 }
 
+// The content of such a file is a token that the cluster renews every hour.
+func TestPlanStaysGoodWhenATokenInAFileIsRenewed(t *testing.T) {
+	f, _ := filesFixture(t, 1)
+	token := filepath.Join(t.TempDir(), "token")
+	write := func(content string) { f.Expect(os.WriteFile(token, []byte(content), 0o600)).To(Succeed()) }
+	fromFile := func(path string) func(*agentpb.StartOperationRequest) {
+		return func(request *agentpb.StartOperationRequest) {
+			request.Env = append(request.Env, &agentpb.EnvironmentVariable{
+				Name: "ARM_OIDC_TOKEN", Secret: true, Value: &agentpb.EnvironmentVariable_FromFile{FromFile: path},
+			})
+		}
+	}
+	write("canary-token-one")
+	plan := f.succeed(preview, saved, fromFile(token))
+	write("canary-token-two")
+	other := token + "-other"
+	f.Expect(os.WriteFile(other, nil, 0o600)).To(Succeed())
+	f.fail(planStale, plannedUp, f.carriesOut(plan), fromFile(other))
+	f.succeed(plannedUp, f.carriesOut(plan), fromFile(token))
+}
+
 // Whoever may create Updates can name another program with a plan that was approved. Nothing runs for it: no installation of its dependencies,
 // which runs its scripts, and no question to its backend, which would get the credentials.
 func TestPlanIsComparedWithTheInputsBeforeAnyProcessStarts(t *testing.T) {

@@ -197,7 +197,8 @@ func TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow(t *testing.T) {
 		}
 	}
 	for _, field := range newfields.Of(newfields.Stacks) {
-		if !strings.Contains(field.Path, "Template.") { // templates have no rows
+		// Templates have no rows, and what is below a key has a row for the case of its field.
+		if !strings.Contains(field.Path, "Template.") && !strings.Contains(field.Path, "*") {
 			known = append(known, field.Path)
 		}
 	}

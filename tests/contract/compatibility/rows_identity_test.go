@@ -51,7 +51,7 @@ var identityRows = []row{
 			identityMisuse + "envRefs.Secret (names none)", identityMisuse + "envRefs (unknown type)"},
 		difference: "A reference without a Secret or with an unknown type is rejected with `SpecInvalid`. The Stack waits for a missing Secret or key with `SecretNotFound`.", why: "The message names the mistake.",
 	}, {
-		field: "envRefs (File)", operator: "None.",
+		field: "envRefs (File)", operator: "Rejects the type.",
 		uses:       []string{"update.TestVariablesOfFilesAreReadByTheAgent"},
 		misuses:    []string{"stack.TestUnusableSpecIsRefusedWithItsPlace"},
 		difference: "New: a file of the workspace pod below `/var/run/secrets/`.", why: "Some providers take the token of a cloud identity, and not the path to it.",

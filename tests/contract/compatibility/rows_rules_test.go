@@ -136,7 +136,7 @@ func newFields(kind string) []string {
 	workspace := []string{
 		"git.auth.secretRef", "git.auth.knownHostsRef", "git.auth.certSecretRef", "git.auth.proxySecretRef",
 		"stacks[].config[].valueFrom.secretKeyRef", "stacks[].config[].valueFrom.configMapKeyRef",
-		"idleTimeout",
+		"idleTimeout", "envFiles",
 	}
 	update := []string{"source", "timeout", "projectInfo", "previewOnly"}
 	var fields []string
@@ -153,6 +153,12 @@ func newFields(kind string) []string {
 		fields = append(fields, under("spec.updateTemplate.spec", update)...)
 		// These fields have rows in other tables.
 		fields = append(fields, "spec.resyncFrequency", "spec.gitAuth.knownHostsRef", "spec.gitAuth.certSecretRef", "spec.gitAuth.proxySecretRef")
+		for _, reference := range []string{
+			"envRefs.*", "secretsRef.*", "gitAuth.accessToken", "gitAuth.sshAuth.sshPrivateKey", "gitAuth.sshAuth.password", "gitAuth.basicAuth.userName",
+			"gitAuth.basicAuth.password", "gitAuth.githubApp.appID", "gitAuth.githubApp.installationID", "gitAuth.githubApp.privateKey",
+		} {
+			fields = append(fields, "spec."+reference+".file")
+		}
 	}
 	return fields
 }
