@@ -220,6 +220,10 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 	if err != nil {
 		return err
 	}
+	objects, err := newObjectsWatcher(mgr, o)
+	if err != nil {
+		return err
+	}
 	sources, _ := shared.sourceSet(o)
 	reconciler := &stack.Reconciler{
 		Client:                  mgr.GetClient(),
@@ -233,6 +237,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 		Contents:                shared.contents,
 		RecentOutputs:           shared.recentOutputs,
 		References:              shared.watcher,
+		Objects:                 objects,
 		Outputs:                 outputs,
 		WaitInterval:            o.requeueDependency,
 		ShowAfter:               stack.DefaultShowAfter,

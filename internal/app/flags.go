@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fluxcd/pkg/runtime/acl"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
@@ -19,6 +20,8 @@ import (
 	"github.com/fluxcd/pkg/runtime/leaderelection"
 	"github.com/fluxcd/pkg/runtime/logger"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
 	"github.com/stack-controller/stack-controller/internal/source/git"
 	"github.com/stack-controller/stack-controller/internal/spiffe"
@@ -45,6 +48,10 @@ type options struct {
 	watch          runtimectrl.WatchOptions
 	selector       labels.Selector // watch.LabelSelector, parsed
 	configs        labels.Selector // watch.ConfigsLabelSelector, parsed; nil when no Secrets and ConfigMaps are watched
+
+	// dependencyKinds are the kinds of dependencyKindNames, parsed.
+	dependencyKindNames []string
+	dependencyKinds     []schema.GroupKind
 
 	// tracing sends traces of updates.
 	tracing bool
@@ -127,6 +134,15 @@ func featureGates() map[string]bool {
 	return map[string]bool{runtimectrl.FeatureGateExternalArtifact: false}
 }
 
+// defaultDependencyKinds are those of Flux that deploy something, and those of this API. A source of Flux is not among them: that it is
+// ready says nothing about what is deployed, and a Stack waits for its own source anyway.
+func defaultDependencyKinds() []string {
+	return []string{
+		"kustomize.toolkit.fluxcd.io/Kustomization", "helm.toolkit.fluxcd.io/HelmRelease",
+		pulumiv1.GroupVersion.Group + "/" + pulumiv1.ProgramKind, autov1alpha1.GroupVersion.Group + "/" + autov1alpha1.WorkspaceKind,
+	}
+}
+
 // usageError is a mistake in the command line or the environment.
 type usageError struct{ err error }
 
@@ -189,6 +205,9 @@ func (o *options) flagSet() *pflag.FlagSet {
 		"The interval at which failing dependencies are reevaluated.")
 	fs.DurationVar(&o.gracefulShutdownTimeout, "graceful-shutdown-timeout", 600*time.Second,
 		"The duration given to the controller to finish what it is doing before it ends.")
+	fs.StringSliceVar(&o.dependencyKindNames, "dependency-kinds", defaultDependencyKinds(),
+		"The kinds of objects, as 'group/Kind', that Stacks may name in spec.dependsOn besides Stacks, at most 16; '' means none. "+
+			"The controller needs the rights get, list and watch for them.")
 	o.client.bindFlags(fs)
 	o.log.BindFlags(fs)
 	o.leaderElection.BindFlags(fs)

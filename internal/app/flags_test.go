@@ -56,6 +56,7 @@ var ownFlags = map[string]string{
 	"artifact-max-size":                "256Mi",
 	"artifact-max-unpacked-size":       "1Gi",
 	"cluster-domain":                   "cluster.local",
+	"dependency-kinds":                 "[kustomize.toolkit.fluxcd.io/Kustomization,helm.toolkit.fluxcd.io/HelmRelease,pulumi.com/Program,auto.pulumi.com/Workspace]",
 	"enable-tracing":                   "false",
 	"git-allow-local-addresses":        "false",
 	"require-verified-sources":         "false",
@@ -146,6 +147,9 @@ func TestMistakesInFlagsAreNamed(t *testing.T) {
 		{[]string{"--feature-gates=Nope=true"}, `--feature-gates: feature-gate 'Nope' not supported`},
 		{[]string{"--watch-label-selector=a=b=c"}, "--watch-label-selector: "},
 		{[]string{"--watch-configs-label-selector=a=b=c"}, "--watch-configs-label-selector: "},
+		{[]string{"--dependency-kinds=apps/Deployment,Secret"}, `--dependency-kinds: "Secret" is not allowed`},
+		{[]string{"--dependency-kinds=rbac.authorization.k8s.io/Role"}, `--dependency-kinds: "rbac.authorization.k8s.io/Role" is not allowed`},
+		{[]string{"--dependency-kinds=Kustomization.kustomize.toolkit.fluxcd.io"}, "is not of the form GROUP/KIND"},
 		{[]string{"--watch-all-namespaces=false"}, "needs the environment variable RUNTIME_NAMESPACE"},
 		{nil, "--workspace-runtime=pod, the default, needs --agent-image or the environment variable AGENT_IMAGE; " +
 			"on a machine of your own, --workspace-runtime=process runs pulumi without pods"},

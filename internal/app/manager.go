@@ -31,6 +31,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
 	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/report/events"
 	"github.com/stack-controller/stack-controller/internal/shard"
@@ -183,6 +184,30 @@ func newReferencesWatcher(ctx context.Context, mgr ctrl.Manager, o *options) (*r
 	}
 	if err := mgr.Add(watcher); err != nil {
 		return nil, fmt.Errorf("add the watches of Secrets and ConfigMaps: %w", err)
+	}
+	return watcher, nil
+}
+
+// newObjectsWatcher returns the watcher of the objects of other kinds that Stacks may depend on. It reads and watches nothing until a Stack
+// waits for one.
+func newObjectsWatcher(mgr ctrl.Manager, o *options) (*objectwatch.Watcher, error) {
+	options := objectwatch.Options{
+		Kinds:      o.dependencyKinds,
+		Config:     mgr.GetConfig(),
+		HTTPClient: mgr.GetHTTPClient(),
+		Mapper:     mgr.GetRESTMapper(),
+		Scheme:     mgr.GetScheme(),
+		APIReader:  liveReader(mgr),
+		// A Stack that waits asks again after this interval, so that the watch lasts as long as somebody waits.
+		Idle: max(objectwatch.DefaultIdle, 2*o.requeueDependency),
+		Log:  ctrl.Log.WithName("dependencies"),
+	}
+	if !o.watch.AllNamespaces {
+		options.Namespace = o.runtimeNamespace
+	}
+	watcher := objectwatch.New(options)
+	if err := mgr.Add(watcher); err != nil {
+		return nil, fmt.Errorf("add the watches of objects that Stacks depend on: %w", err)
 	}
 	return watcher, nil
 }

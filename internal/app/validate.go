@@ -15,6 +15,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/features"
 
 	"github.com/stack-controller/stack-controller/internal/file"
+	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/spiffe"
 )
 
@@ -50,6 +51,9 @@ func (o *options) validate() (err error) {
 		if o.configs, err = labels.Parse(o.watch.ConfigsLabelSelector); err != nil {
 			return fmt.Errorf("--watch-configs-label-selector: %w", err)
 		}
+	}
+	if o.dependencyKinds, err = objectwatch.ParseKinds(o.dependencyKindNames); err != nil {
+		return fmt.Errorf("--dependency-kinds: %w", err)
 	}
 	if err := o.mtls.validate(); err != nil {
 		return err

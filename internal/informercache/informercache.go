@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"reflect"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -76,6 +77,17 @@ func partsOf(text []byte, limit int) []byte {
 	scanner.scan()
 	scanner.document(kept).keepParts(0, limit, nil, shortened)
 	return kept.Bytes()
+}
+
+// KeepVersion is a transform function for an informer of metadata. It drops everything from an object but its name, UID and resource version.
+// Annotations of Secrets can hold secret values: kubectl apply leaves a copy of the whole object in one.
+func KeepVersion(object any) (any, error) {
+	full, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil
+	}
+	return &metav1.PartialObjectMetadata{TypeMeta: full.TypeMeta,
+		Namespace: full.Namespace, Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion}, nil
 }
 
 func marked(short client.Object, mark string) client.Object {

@@ -14,8 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fluxcd/pkg/apis/meta"
-
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/migrate/newfields"
@@ -31,7 +29,7 @@ var forbidding = map[string]struct {
 	"spec.suspend":         {spec: func(s *pulumiv1.Stack) { s.Spec.Suspend = true }},
 	"spec.approval":        {spec: func(s *pulumiv1.Stack) { s.Spec.Approval = &pulumiv1.ApprovalPolicy{} }},
 	"spec.requireVerified": {spec: func(s *pulumiv1.Stack) { kinds[1].set(&s.Spec); s.Spec.RequireVerified = true }},
-	"spec.dependsOn":       {spec: func(s *pulumiv1.Stack) { s.Spec.DependsOn = []meta.DependencyReference{{Name: "network"}} }},
+	"spec.dependsOn":       {spec: func(s *pulumiv1.Stack) { s.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "network"}} }},
 	"spec.destroyAfterDependents": {spec: func(s *pulumiv1.Stack) {
 		s.Spec.DestroyOnFinalize, s.Spec.DestroyAfterDependents = true, true
 	}},

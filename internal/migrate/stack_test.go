@@ -275,7 +275,7 @@ func TestWhatTheOperatorWillDoDifferentlyIsSaid(t *testing.T) {
 		spec.Suspend = true
 		spec.Drift = &pulumiv1.DriftSpec{}
 		spec.FluxSource.SourceRef.Namespace = "elsewhere"
-		spec.DependsOn = []meta.DependencyReference{{Name: "network"}}
+		spec.DependsOn = []pulumiv1.DependencyReference{{Name: "network"}}
 	}, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[1]) })
 	program := &pulumiv1.Program{Namespace: s.namespace, Name: "app"}
 	s.Expect(yaml.Unmarshal([]byte("program: {resources: {a: {type: a:b:C, options: {retainOnDelete: true}}}}"), program)).To(Succeed())

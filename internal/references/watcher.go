@@ -62,7 +62,7 @@ func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
 		Mapper:                       o.Mapper,
 		Scheme:                       o.Scheme,
 		DefaultLabelSelector:         o.Selector,
-		DefaultTransform:             keepVersion,
+		DefaultTransform:             informercache.KeepVersion,
 		DefaultUnsafeDisableDeepCopy: &shared,
 		DefaultWatchErrorHandler:     errorHandler(o.Log),
 	}
@@ -195,17 +195,6 @@ func metadataOf(kind Kind) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(string(kind)))
 	return object
-}
-
-// keepVersion drops everything from an object but its name, UID and resource version. Annotations of Secrets can hold secret values:
-// kubectl apply leaves a copy of the whole object in one.
-func keepVersion(object any) (any, error) {
-	full, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return object, nil
-	}
-	return &metav1.PartialObjectMetadata{TypeMeta: full.TypeMeta,
-		Namespace: full.Namespace, Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion}, nil
 }
 
 // errorHandler logs what to do when the controller may not watch, and leaves all other errors to the default handler.

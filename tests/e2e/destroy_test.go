@@ -12,7 +12,6 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -181,7 +180,7 @@ func inReverse(s *pulumiv1.Stack) {
 
 // needs makes the Stack depend on another Stack of its namespace.
 func needs(name string) func(*pulumiv1.Stack) {
-	return func(s *pulumiv1.Stack) { s.Spec.DependsOn = []meta.DependencyReference{{Name: name}} }
+	return func(s *pulumiv1.Stack) { s.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: name}} }
 }
 
 // destroys returns those of the named Stacks that were destroyed, in the order in which their destroys began.

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fluxcd/pkg/apis/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -66,11 +65,6 @@ func (in *Stack) Created(update metav1.Object) bool {
 func (in *Stack) KeepsOutputsOf(update metav1.Object) bool {
 	written := in.Status.OutputObjects
 	return len(in.Spec.Outputs) > 0 && written != nil && written.UID == update.GetUID()
-}
-
-// GetDependsOn returns the Stacks that must be ready before this one is updated.
-func (in *Stack) GetDependsOn() []meta.DependencyReference {
-	return in.Spec.DependsOn
 }
 
 // GetLastHandledReconcileRequest returns the value of reconcile.fluxcd.io/requestedAt that was handled last.

@@ -1,7 +1,6 @@
 package v1
 
 import (
-	"github.com/fluxcd/pkg/apis/meta"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -129,9 +128,10 @@ type StackSpec struct {
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
-	// DependsOn lists Stacks that must be ready before this one is updated, optionally with a CEL expression for when they are ready.
+	// DependsOn lists Stacks and objects of other kinds that must be ready before this one is updated, optionally with a CEL expression for
+	// when they are ready.
 	// +optional
-	DependsOn []meta.DependencyReference `json:"dependsOn,omitempty"`
+	DependsOn []DependencyReference `json:"dependsOn,omitempty"`
 
 	// Prerequisites lists Stacks, in the same namespace, that must be up to date before this one is updated. A prerequisite that
 	// is out of date is updated first.

@@ -24,7 +24,7 @@ const (
 	SourceNotVerifiedReason = "SourceNotVerified"
 	// SourceKindNotInstalledReason (waiting): The cluster does not serve the kind of the source.
 	SourceKindNotInstalledReason = "SourceKindNotInstalled"
-	// AccessDeniedReason (waiting or Stalled): Stalled: the source or a Stack in `dependsOn` is in another namespace, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source.
+	// AccessDeniedReason (waiting or Stalled): Stalled: the source or an object in `dependsOn` is in another namespace, an object in `dependsOn` is of a kind that `--dependency-kinds` does not list, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source or the object.
 	AccessDeniedReason = "AccessDenied"
 	// SourceUnavailableReason (waiting): The git server cannot be used, because of DNS, the connection, a timeout, a certificate or an error of the server. A deployed Stack reports it only after a second failure in a row.
 	SourceUnavailableReason = "SourceUnavailable"
@@ -52,7 +52,7 @@ const (
 	SpecInvalidReason = "SpecInvalid"
 	// PrerequisiteNotSatisfiedReason (waiting): A Stack in `prerequisites` does not exist, is not Ready, has not succeeded, or succeeded too long ago.
 	PrerequisiteNotSatisfiedReason = "PrerequisiteNotSatisfied"
-	// DependencyNotReadyReason (waiting): A Stack in `dependsOn` does not exist or is not Ready, or has not deployed the revision of the common Flux source yet; or its `readyExpr` is false, cannot be evaluated, or exceeds a limit.
+	// DependencyNotReadyReason (waiting): A Stack or another object in `dependsOn` does not exist or is not Ready, or a Stack has not deployed the revision of the common Flux source yet; or its `readyExpr` is false, cannot be evaluated, or exceeds a limit; or the cluster does not have its kind.
 	DependencyNotReadyReason = "DependencyNotReady"
 	// InvalidCELExpressionReason (Stalled): A `readyExpr` in `dependsOn` does not compile, does not return a bool, is too large or too complex, or reads a field that is not allowed.
 	InvalidCELExpressionReason = "InvalidCELExpression"

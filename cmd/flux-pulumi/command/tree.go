@@ -189,7 +189,7 @@ func (c *cluster) updatesOf(ctx context.Context, stack *pulumiv1.Stack) ([]autov
 
 // dependenciesOf returns the Stacks that the Stack waits for.
 func dependenciesOf(stack *pulumiv1.Stack) (keys []client.ObjectKey) {
-	for _, reference := range stack.Spec.DependsOn {
+	for _, reference := range stack.GetDependsOn() {
 		keys = append(keys, client.ObjectKey{Namespace: cmp.Or(reference.Namespace, stack.Namespace), Name: reference.Name})
 	}
 	for _, reference := range stack.Spec.Prerequisites {
@@ -201,6 +201,12 @@ func dependenciesOf(stack *pulumiv1.Stack) (keys []client.ObjectKey) {
 // dependencies adds the Stacks that the Stack waits for, and recursively their dependencies. The path has the Stacks above, to detect
 // cycles.
 func (t *treeOf) dependencies(ctx context.Context, stack *pulumiv1.Stack, node *print.Node, path []client.ObjectKey) {
+	for i := range stack.Spec.DependsOn {
+		// Its state is a matter of its own tools; who may see the Stack need not be allowed to read it.
+		if reference := &stack.Spec.DependsOn[i]; !reference.IsStack() {
+			node.Add("depends on "+reference.Kind+" "+cmp.Or(reference.Namespace, stack.Namespace)+"/"+reference.Name, print.Cell{})
+		}
+	}
 	for _, key := range dependenciesOf(stack) {
 		dependency := &pulumiv1.Stack{}
 		switch err := t.cluster.read(ctx, key, dependency); {

@@ -9,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fluxcd/pkg/apis/meta"
-
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
@@ -37,7 +35,7 @@ func TestOneMoreThanAStackMayHaveIsNotRead(t *testing.T) {
 	stack.Namespace = "team"
 	for i := range 200 {
 		stack.Spec.Prerequisites = append(stack.Spec.Prerequisites, pulumiv1.PrerequisiteRef{Name: fmt.Sprint("p", i)})
-		stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: fmt.Sprint("d", i)})
+		stack.Spec.DependsOn = append(stack.Spec.DependsOn, pulumiv1.DependencyReference{Name: fmt.Sprint("d", i)})
 	}
 	names := namedDependencies(stack)
 	g.Expect(names).To(HaveLen(maxDependencies))

@@ -16,7 +16,7 @@ import (
 
 // The policy of the Stack controller is in these files: this one decides on an Update that exists, decide_trigger.go whether there has to
 // be a new one, schedule.go when, decide_approval.go whether it first has to be approved, decide_drift.go when to look for drift,
-// decide_outputs.go when outputs are written, and
+// decide_objects.go what objects of other kinds hold back, decide_outputs.go when outputs are written, and
 // decide_deletion.go what happens to a Stack that is being deleted. events_problem.go decides whether there is an event about a problem that
 // lasts. The functions in these files are pure: they have no client and no
 // context.
@@ -45,6 +45,8 @@ type observation struct {
 	dependency *dependencyProblem
 	// behind is a dependency with the same source that has to deploy the artifact first; nil when there is none.
 	behind *dependencyProblem
+	// objects is what is known of the objects of other kinds that the Stack depends on.
+	objects objectDependencies
 	// dependents are the Stacks that have to be deleted before this Stack's resources are destroyed.
 	dependents []dependent
 	// unownedUpdate is the name of an Update that this Stack did not create and that runs in its Workspace; empty when there is none. It is
@@ -125,6 +127,8 @@ const (
 	actionRetry action = "retry"
 	// actionWriteOutputs writes the objects of spec.outputs. A new decision follows at once.
 	actionWriteOutputs action = "write outputs"
+	// actionReadObjects reads the objects of other kinds that the Stack depends on. A new decision follows at once.
+	actionReadObjects action = "read objects"
 	// actionReady shows that the Stack is up to date.
 	actionReady action = "ready"
 	// actionSuspend starts nothing, and shows that the Stack is suspended. Only an Update that runs is looked after, see decideOnUpdate.
@@ -149,6 +153,8 @@ const (
 	byUpdate waker = "update"
 	// byDependencies is the watch on the Stacks that the Stack depends on.
 	byDependencies waker = "dependencies"
+	// byObjects is the watch on the objects of other kinds that the Stack depends on.
+	byObjects waker = "objects"
 	// byDependents is the watch on the Stacks that depend on the Stack.
 	byDependents waker = "dependents"
 	// byApproval is the watch on Approvals. The time in the decision is when the plan expires.

@@ -25,10 +25,11 @@ var (
 	modelLasts   = []string{"none", "succeeded", "failed", "failed long ago", "failed often", "interrupted", "interrupted often", "locked"}
 	modelSources = []string{"none", "same", "same, not asked for", "new", "new, same content", "new, content unknown", "new, content unavailable", "pending", "missing",
 		"missing and not watched", "forbidden"}
-	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "aged", "aged and asked", "behind"}
-	modelResyncs      = []string{"off", "due", "later"}
-	modelProjects     = []string{"unknown", "known", "known, program runs"}
-	modelOutputs      = []string{"none", "written", "of an earlier update", "edited", "stored nowhere", "no longer stored", "impossible", "failing", "no longer wanted"}
+	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "aged", "aged and asked", "behind", "object not read yet",
+		"object unmet", "object unmet and polled", "object that cannot be read"}
+	modelResyncs  = []string{"off", "due", "later"}
+	modelProjects = []string{"unknown", "known", "known, program runs"}
+	modelOutputs  = []string{"none", "written", "of an earlier update", "edited", "stored nowhere", "no longer stored", "impossible", "failing", "no longer wanted"}
 )
 
 // modelState is one combination.
@@ -252,6 +253,16 @@ func (s *modelState) observeDependency(o *observation) {
 		o.aged = new(agedPrerequisite)
 	case "behind":
 		o.behind = &dependencyProblem{reason: pulumiv1.DependencyNotReadyReason}
+	case "object unmet":
+		o.objects.problem = &objectProblem{reason: pulumiv1.DependencyNotReadyReason}
+	case "object unmet and polled":
+		o.objects.problem = &objectProblem{reason: pulumiv1.DependencyNotReadyReason, found: byPolling}
+	case "object that cannot be read":
+		o.objects.problem = &objectProblem{reason: pulumiv1.AccessDeniedReason, found: byAskingAgain}
+	}
+	if strings.HasPrefix(s.dependency, "object") {
+		onObject(kustomizations, "base")(o.stack)
+		o.objects.read = o.objects.problem != nil
 	}
 }
 
@@ -342,13 +353,15 @@ func (s *modelState) wakes(d decision) bool {
 	case byUpdate:
 		return s.update != "none" || d.action == actionUpdate
 	case byDependencies:
-		return s.dependency != "met" && d.after > 0
+		return s.dependency != "met" && !strings.HasPrefix(s.dependency, "object") && d.after > 0
+	case byObjects:
+		return s.dependency == "object unmet" && d.after > 0
 	case byDependents:
 		return s.dependents && s.deleting && d.after > 0
 	case byTime:
 		return d.after > 0
 	case byNothing:
-		return d.action == actionRecord || d.action == actionRelease
+		return d.action == actionRecord || d.action == actionRelease || d.action == actionReadObjects
 	}
 	return false
 }
@@ -379,6 +392,8 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(!s.deleting || exists || !s.proven() || s.busy || leaves || d.action == actionRelease, "nothing that is proven keeps a Stack")
 	promise(!leaves || d.action != actionRelease, "what was deployed under another name is not forgotten")
 	promise(!exists || slices.Contains([]action{actionRecord, actionFollow, actionCancel, actionSupersede, actionRelease}, d.action), "there is one operation at a time")
+	promise(d.action != actionReadObjects || s.dependency == "object not read yet" && !exists && !s.deleting && !s.suspended,
+		"objects are read once, and for an update that could start")
 	promise(d.action != actionSupersede || waits, "only an Update that waits is replaced")
 	asked := s.suspended && s.update == "runs, asked to end"
 	promise(d.action != actionCancel || asked, "nothing is cancelled unless somebody asks, and nobody starts it again")
@@ -461,7 +476,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 	})
 	g.Expect(wrong).To(BeEmpty(), "by promise, of %d states", states)
 	for _, expected := range []action{actionRecord, actionUpdate, actionFetch, actionFetch, actionSupersede, actionCancel, actionFollow, actionWait, actionRequestDependency,
-		actionStall, actionRetry, actionReady, actionSuspend, actionRelease, actionWriteOutputs} {
+		actionStall, actionRetry, actionReady, actionSuspend, actionRelease, actionWriteOutputs, actionReadObjects} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(start).Round(time.Millisecond), reached)

@@ -45,7 +45,7 @@ func decideOnTrigger(o observation) decision {
 	if wait := awaitDependencies(o); wait != nil {
 		// A resync and a correction of drift do not change what the Stack asks for, so nobody has to know that they are late.
 		wait.quiet = d.cause != pulumiv1.PlanForChange
-		return *wait
+		return pollRarely(*wait)
 	}
 	if pending := awaitContent(o); pending != nil {
 		return *pending
@@ -75,6 +75,10 @@ func awaitDependencies(o observation) *decision {
 		return blockedByDependency(o, o.dependency)
 	case o.behind != nil:
 		return blockedByDependency(o, o.behind)
+	case needsObjects(o):
+		return &decision{action: actionReadObjects, wake: byNothing}
+	case o.objects.problem != nil:
+		return blockedByObject(o, o.objects.problem)
 	case o.aged != nil:
 		return new(decideOnStale(o))
 	}
@@ -216,12 +220,16 @@ func fetchProblem(o observation, err error) *decision {
 	if kind == artifact.TooLarge || kind == artifact.Unusable {
 		d.action = actionStall
 	}
-	waited := time.Duration(0)
-	if shown := conditions.Get(o.stack, meta.ReadyCondition); shown != nil && shown.Reason == d.reason {
-		waited = o.now.Sub(shown.LastTransitionTime.Time)
-	}
-	d.after = backoff.Proportional(waited, firstFetchWait, max(o.waitInterval, firstFetchWait))
+	d.after = backoff.Proportional(shownFor(o, d.reason), firstFetchWait, max(o.waitInterval, firstFetchWait))
 	return d
+}
+
+// shownFor returns for how long the Stack has shown the reason; 0 if it does not show it.
+func shownFor(o observation, reason string) time.Duration {
+	if shown := conditions.Get(o.stack, meta.ReadyCondition); shown != nil && shown.Reason == reason {
+		return o.now.Sub(shown.LastTransitionTime.Time)
+	}
+	return 0
 }
 
 // decideOnFailure retries with backoff, without an end: when the cause of a failure goes away, the Stack has to recover without a human.

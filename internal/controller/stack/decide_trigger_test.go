@@ -206,7 +206,7 @@ func TestGitServerIsNotAskedForNothing(t *testing.T) {
 func TestDependencyInAnotherNamespaceNeedsPermission(t *testing.T) {
 	g := NewWithT(t)
 	o := upToDate()
-	o.stack.Spec.DependsOn = []meta.DependencyReference{{Name: "base", Namespace: "other"}}
+	o.stack.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "base", Namespace: "other"}}
 	g.Expect((&Reconciler{}).observeDependencies(t.Context(), o)).To(Succeed())
 	g.Expect(o.dependency.message).To(ContainSubstring("other/base"))
 	g.Expect(decide(*o).action).To(Equal(actionStall))

@@ -3,14 +3,17 @@ package stack
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/controller/stack/readyexpr"
+	"github.com/stack-controller/stack-controller/internal/objectwatch"
 )
 
 const (
@@ -30,13 +33,13 @@ type evaluations struct {
 	ready, before map[[sha256.Size]byte]bool
 }
 
-// evaluating returns the evaluations for a reconcile of the Stack.
-func (r *Reconciler) evaluating(stack types.NamespacedName) *evaluations {
+// evaluating returns the evaluations for a reconcile of the Stack. The memory has what keepEvaluated kept.
+func (r *Reconciler) evaluating(memory *sync.Map, stack types.NamespacedName) *evaluations {
 	e := &evaluations{evaluate: r.evaluate, left: maxEvaluationTime, ready: map[[sha256.Size]byte]bool{}}
 	if e.evaluate == nil {
 		e.evaluate = readyexpr.Evaluate
 	}
-	if known, found := r.evaluated.Load(stack); found {
+	if known, found := memory.Load(stack); found {
 		e.before = known.(map[[sha256.Size]byte]bool)
 	}
 	return e
@@ -44,12 +47,12 @@ func (r *Reconciler) evaluating(stack types.NamespacedName) *evaluations {
 
 // keepEvaluated keeps the expressions that were true for the next reconcile of the Stack if that one has to evaluate the rest (goesOn), and
 // drops them otherwise.
-func (r *Reconciler) keepEvaluated(stack types.NamespacedName, e *evaluations, goesOn bool) {
+func keepEvaluated(memory *sync.Map, stack types.NamespacedName, e *evaluations, goesOn bool) {
 	if goesOn {
-		r.evaluated.Store(stack, e.ready)
+		memory.Store(stack, e.ready)
 		return
 	}
-	r.evaluated.Delete(stack)
+	memory.Delete(stack)
 }
 
 // errEvaluationTime is returned when the expressions of a Stack took so long that the rest has to follow later.
@@ -57,8 +60,21 @@ var errEvaluationTime = fmt.Errorf("the readyExprs of the dependencies take more
 
 // isReady evaluates the expression of a dependency, unless that was done for the same versions of both Stacks.
 func (e *evaluations) isReady(ctx context.Context, expression string, self, required *pulumiv1.Stack) (bool, error) {
-	from := []string{string(self.UID), self.ResourceVersion, string(required.UID), required.ResourceVersion, expression}
-	key := sha256.Sum256([]byte(strings.Join(from, " ")))
+	return e.once(expression, self, string(required.UID)+" "+required.ResourceVersion, func() (bool, error) {
+		return e.evaluate(ctx, expression, self, required)
+	})
+}
+
+// isObjectReady is isReady for an object of another kind.
+func (e *evaluations) isObjectReady(ctx context.Context, expression string, self *pulumiv1.Stack, required *objectwatch.Object) (bool, error) {
+	return e.once(expression, self, string(required.UID)+" "+required.ResourceVersion+" "+required.APIVersion, func() (bool, error) {
+		return readyexpr.EvaluateObject(ctx, expression, self, required)
+	})
+}
+
+// once evaluates the expression, unless it was true for the same versions of the Stack and of the other object in the last reconcile.
+func (e *evaluations) once(expression string, self *pulumiv1.Stack, version string, evaluate func() (bool, error)) (bool, error) {
+	key := sha256.Sum256([]byte(strings.Join([]string{string(self.UID), self.ResourceVersion, version, expression}, " ")))
 	switch {
 	case e.before[key]:
 		e.ready[key] = true
@@ -67,10 +83,26 @@ func (e *evaluations) isReady(ctx context.Context, expression string, self, requ
 		return false, errEvaluationTime
 	}
 	begin := time.Now()
-	ready, err := e.evaluate(ctx, expression, self, required)
+	ready, err := evaluate()
 	e.left -= time.Since(begin)
 	if ready {
 		e.ready[key] = true
 	}
 	return ready, err
+}
+
+// describeEvaluation returns why an expression says that a dependency is not ready; empty when it is ready. The only error that it returns
+// is errEvaluationTime.
+func describeEvaluation(expression string, ready bool, err error) (problem string, _ error) {
+	switch {
+	case errors.Is(err, errEvaluationTime):
+		return "", err
+	case errors.Is(err, readyexpr.ErrEvaluation):
+		return fmt.Sprintf("is not ready: readyExpr %q: %s", readyexpr.Shorten(expression), err), nil
+	case err != nil:
+		return "is not ready: " + err.Error(), nil
+	case !ready:
+		return fmt.Sprintf("is not ready: readyExpr %q is false", readyexpr.Shorten(expression)), nil
+	}
+	return "", nil
 }

@@ -13,8 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fluxcd/pkg/apis/meta"
-
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
@@ -146,7 +144,7 @@ func TestStackDoesNotWakeStacksThatItMayNotDependOn(t *testing.T) {
 	s.Expect(s.client.Delete(t.Context(), base)).To(Succeed())
 	wakenFrom := func(namespace string) func() []reconcile.Request {
 		stack := &pulumiv1.Stack{Namespace: namespace, Name: "web", Spec: pulumiv1.StackSpec{
-			DependsOn: []meta.DependencyReference{{Namespace: s.namespace, Name: "base"}},
+			DependsOn: []pulumiv1.DependencyReference{{Namespace: s.namespace, Name: "base"}},
 		}}
 		return func() []reconcile.Request { return r.requestsForDependencies(t.Context(), stack) }
 	}

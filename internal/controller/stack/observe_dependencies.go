@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,7 +18,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/controller/stack/readyexpr"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
@@ -37,9 +38,11 @@ const (
 // dependsOnField is the word for a Stack in spec.dependsOn in messages.
 const dependsOnField = "dependency"
 
-// dependency is a Stack that another Stack waits for, from spec.prerequisites or spec.dependsOn.
+// dependency is a Stack, or an object of another kind, that a Stack waits for, from spec.prerequisites or spec.dependsOn.
 type dependency struct {
 	name types.NamespacedName
+	// kind is empty for a Stack.
+	kind schema.GroupVersionKind
 	// field is "prerequisite" or dependsOnField.
 	field string
 	// reason is the reason to show when the dependency is not ready.
@@ -48,6 +51,8 @@ type dependency struct {
 	window *time.Duration
 	// expression says when the dependency is ready, in place of its condition.
 	expression string
+	// onlyExists says that it need not be ready.
+	onlyExists bool
 }
 
 // dependencyProblem is why another Stack keeps this one from being updated.
@@ -77,7 +82,7 @@ type dependent struct {
 	deleting bool
 }
 
-// dependenciesOf returns the dependencies that the Stack waits for. A Stack that is being deleted waits for none.
+// dependenciesOf returns the Stacks that the Stack waits for. A Stack that is being deleted waits for none.
 func dependenciesOf(stack *pulumiv1.Stack) []dependency {
 	if !stack.DeletionTimestamp.IsZero() {
 		return nil
@@ -85,8 +90,8 @@ func dependenciesOf(stack *pulumiv1.Stack) []dependency {
 	return namedDependencies(stack)
 }
 
-// namedDependencies returns the dependencies that the spec names, also those of a Stack that is being deleted. It returns at most
-// maxDependencies, without reading the others.
+// namedDependencies returns the Stacks that the spec names, also those of a Stack that is being deleted. It returns at most
+// maxDependencies, without reading the others. For objects of other kinds, see objectsOf.
 func namedDependencies(stack *pulumiv1.Stack) []dependency {
 	var list []dependency
 	for _, prerequisite := range stack.Spec.Prerequisites[:min(len(stack.Spec.Prerequisites), maxDependencies)] {
@@ -100,25 +105,28 @@ func namedDependencies(stack *pulumiv1.Stack) []dependency {
 		list = append(list, item)
 	}
 	for _, reference := range stack.Spec.DependsOn[:min(len(stack.Spec.DependsOn), maxDependencies-len(list))] {
-		item := dependency{
-			name:  types.NamespacedName{Namespace: reference.Namespace, Name: reference.Name},
-			field: dependsOnField, reason: pulumiv1.DependencyNotReadyReason, expression: reference.ReadyExpr,
+		if reference.IsStack() {
+			list = append(list, dependencyOf(stack, &reference))
 		}
-		if item.name.Namespace == "" {
-			item.name.Namespace = stack.Namespace
-		}
-		list = append(list, item)
 	}
 	return list
 }
 
+// dependencyOf returns the dependency of an entry of spec.dependsOn.
+func dependencyOf(stack *pulumiv1.Stack, reference *pulumiv1.DependencyReference) dependency {
+	return dependency{
+		name:  types.NamespacedName{Namespace: cmp.Or(reference.Namespace, stack.Namespace), Name: reference.Name},
+		field: dependsOnField, reason: pulumiv1.DependencyNotReadyReason, expression: reference.ReadyExpr, onlyExists: reference.OnlyExists(),
+	}
+}
+
 // observeDependencies finds the first problem with the dependencies of the Stack. Problems that need an edit come first.
 func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) error {
-	list := dependenciesOf(o.stack)
-	if len(list) == 0 || o.stack.Spec.Suspend || o.isUpdating() {
+	list, objects := dependenciesOf(o.stack), objectsOf(o.stack)
+	if len(list)+len(objects) == 0 || o.stack.Spec.Suspend || o.isUpdating() {
 		return nil // No update can start.
 	}
-	if o.dependency = r.checkDependencies(o.stack, list); o.dependency != nil {
+	if o.dependency = r.checkDependencies(o.stack, slices.Concat(list, objects)); o.dependency != nil {
 		return nil
 	}
 	self := client.ObjectKeyFromObject(o.stack)
@@ -130,13 +138,13 @@ func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) er
 		o.dependency = cycleProblem(self, cameFrom)
 		return nil
 	}
-	evaluating := r.evaluating(self)
+	evaluating := r.evaluating(&r.evaluated, self)
 	for _, item := range list {
 		if err = r.observeDependency(ctx, o, item, evaluating); err != nil || o.dependency != nil {
 			break
 		}
 	}
-	r.keepEvaluated(self, evaluating, o.dependency != nil && o.dependency.after == evaluationPause)
+	keepEvaluated(&r.evaluated, self, evaluating, o.dependency != nil && o.dependency.after == evaluationPause)
 	return err
 }
 
@@ -150,7 +158,10 @@ func (r *Reconciler) checkDependencies(stack *pulumiv1.Stack, list []dependency)
 	for _, item := range list {
 		if item.name.Namespace != stack.Namespace && !r.AllowCrossNamespaceRefs {
 			return &dependencyProblem{reason: pulumiv1.AccessDeniedReason, permanent: true,
-				message: fmt.Sprintf("cannot depend on Stack %s: references to another namespace are not allowed", item.name)}
+				message: fmt.Sprintf("cannot depend on %s: references to another namespace are not allowed", item.object())}
+		}
+		if problem := r.checkKind(item); problem != nil {
+			return problem
 		}
 		if item.expression == "" {
 			continue
@@ -159,9 +170,9 @@ func (r *Reconciler) checkDependencies(stack *pulumiv1.Stack, list []dependency)
 			return &dependencyProblem{reason: pulumiv1.InvalidCELExpressionReason, permanent: true,
 				message: fmt.Sprintf("a Stack may have %d dependencies with a readyExpr, and this one has more", maxExpressions)}
 		}
-		if err := readyexpr.Check(item.expression); err != nil {
+		if err := item.checkExpression(); err != nil {
 			return &dependencyProblem{reason: pulumiv1.InvalidCELExpressionReason, permanent: true,
-				message: fmt.Sprintf("the readyExpr of dependency %s cannot be used: %s", item.name, err)}
+				message: fmt.Sprintf("the readyExpr of dependency %s cannot be used: %s", item, err)}
 		}
 	}
 	return nil
@@ -197,8 +208,10 @@ func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item
 }
 
 // followsRevision reports whether the dependency has to deploy a revision of a common source first, as in Flux. An expression says by itself
-// what is required, and prerequisites are those of the Pulumi Kubernetes Operator, which has no such rule.
-func (d dependency) followsRevision() bool { return d.field == dependsOnField && d.expression == "" }
+// what is required, as does ready: false, and prerequisites are those of the Pulumi Kubernetes Operator, which has no such rule.
+func (d dependency) followsRevision() bool {
+	return d.field == dependsOnField && d.expression == "" && !d.onlyExists
+}
 
 // behindRevision returns what to wait for if the dependency has not deployed the artifact of the source that both Stacks use; nil if it
 // has. A preview deploys nothing, and only other previews go on after it. The result matters only when there is something to update. A
@@ -252,21 +265,14 @@ func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*
 
 // unmet returns why the dependency is not ready; empty when it is ready. The only error that it returns is errEvaluationTime.
 func unmet(ctx context.Context, item dependency, self, required *pulumiv1.Stack, evaluating *evaluations) (problem string, err error) {
-	if item.expression == "" || required == nil {
+	switch {
+	case item.onlyExists && required != nil && required.DeletionTimestamp.IsZero():
+		return "", nil
+	case item.expression == "" || required == nil:
 		return notReady(required), nil
 	}
 	ready, err := evaluating.isReady(ctx, item.expression, self, required)
-	switch {
-	case errors.Is(err, errEvaluationTime):
-		return "", err
-	case errors.Is(err, readyexpr.ErrEvaluation):
-		return fmt.Sprintf("is not ready: readyExpr %q: %s", readyexpr.Shorten(item.expression), err), nil
-	case err != nil:
-		return "is not ready: " + err.Error(), nil
-	case !ready:
-		return fmt.Sprintf("is not ready: readyExpr %q is false", readyexpr.Shorten(item.expression)), nil
-	}
-	return "", nil
+	return describeEvaluation(item.expression, ready, err)
 }
 
 func notReady(required *pulumiv1.Stack) string {

@@ -46,7 +46,7 @@ func requires(names ...string) func(*pulumiv1.Stack) {
 
 func dependsOn(name, expression string) func(*pulumiv1.Stack) {
 	return func(stack *pulumiv1.Stack) {
-		stack.Spec.DependsOn = []meta.DependencyReference{{Name: name, ReadyExpr: expression}}
+		stack.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: name, ReadyExpr: expression}}
 	}
 }
 
@@ -241,7 +241,7 @@ func TestStalePrerequisiteMattersOnlyWhenThereIsSomethingToUpdate(t *testing.T) 
 func TestDependenciesAreLookedAtOnlyWhenAnUpdateCouldStart(t *testing.T) {
 	g := NewWithT(t)
 	o := upToDate()
-	o.stack.Spec.DependsOn = []meta.DependencyReference{{Name: "base", ReadyExpr: "'none'"}}
+	o.stack.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "base", ReadyExpr: "'none'"}}
 	o.stack.Spec.Suspend = true
 	g.Expect((&Reconciler{}).observeDependencies(t.Context(), o)).To(Succeed())
 	o.stack.Spec.Suspend, o.update = false, updating().update
@@ -270,7 +270,7 @@ func TestStackMayHaveABoundedNumberOfDependencies(t *testing.T) {
 	g := NewWithT(t)
 	stack := &pulumiv1.Stack{}
 	for i := range maxDependencies {
-		stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: fmt.Sprint(i)})
+		stack.Spec.DependsOn = append(stack.Spec.DependsOn, pulumiv1.DependencyReference{Name: fmt.Sprint(i)})
 		stack.Spec.SecretEnvs = append(stack.Spec.SecretEnvs, fmt.Sprint(i), fmt.Sprint("more", i))
 	}
 	g.Expect((&Reconciler{}).checkDependencies(stack, namedDependencies(stack))).To(BeNil())
@@ -291,7 +291,7 @@ func TestDependentOfWhichTheCacheHasLittleIsFound(t *testing.T) {
 		stack.Spec.Suspend = true
 		stack.Annotations = map[string]string{"example.com/large": strings.Repeat("x", informercache.MaxSize)}
 		for i := range maxDependencies - 1 {
-			stack.Spec.DependsOn = append([]meta.DependencyReference{{Name: strings.Repeat("x", 240) + fmt.Sprint(i)}}, stack.Spec.DependsOn...)
+			stack.Spec.DependsOn = append([]pulumiv1.DependencyReference{{Name: strings.Repeat("x", 240) + fmt.Sprint(i)}}, stack.Spec.DependsOn...)
 		}
 	})
 	s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
@@ -322,7 +322,7 @@ func TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles(t *testing.T) {
 			known.stacks[types.NamespacedName{Namespace: "team", Name: name}] = &pulumiv1.Stack{
 				Namespace: "team", Name: name, UID: types.UID(name), ResourceVersion: "1",
 			}
-			stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: name, ReadyExpr: "true"})
+			stack.Spec.DependsOn = append(stack.Spec.DependsOn, pulumiv1.DependencyReference{Name: name, ReadyExpr: "true"})
 		}
 		ready := true
 		r := &Reconciler{Client: known, evaluate: func(context.Context, string, *pulumiv1.Stack, *pulumiv1.Stack) (bool, error) {
@@ -366,7 +366,7 @@ func TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles(t *testing.T) {
 // dependentNamed is a Stack that depends on team/base.
 func dependentNamed(namespace, name string, changes ...func(*pulumiv1.Stack)) pulumiv1.Stack {
 	stack := pulumiv1.Stack{Namespace: namespace, Name: name}
-	stack.Spec.DependsOn = []meta.DependencyReference{{Namespace: "team", Name: "base"}}
+	stack.Spec.DependsOn = []pulumiv1.DependencyReference{{Namespace: "team", Name: "base"}}
 	for _, change := range changes {
 		change(&stack)
 	}

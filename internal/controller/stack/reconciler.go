@@ -25,6 +25,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/outputobject"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -71,6 +72,8 @@ type Reconciler struct {
 	Outputs *outputobject.Writer
 	// References watches the Secrets and ConfigMaps that Stacks use; nil when they are not watched.
 	References *references.Watcher
+	// Objects reads and watches the objects of other kinds that Stacks depend on; nil allows none.
+	Objects *objectwatch.Watcher
 	// WaitInterval is the time to the next reconcile when something is missing that no watch covers.
 	WaitInterval time.Duration
 	// ShowAfter is how long an update may run before the status shows that it runs. Of a shorter update, the status shows only the result.
@@ -97,6 +100,8 @@ type Reconciler struct {
 	// evaluated has the expressions of a Stack that were true, by the name of the Stack, while others of the Stack are left for the next
 	// reconcile.
 	evaluated sync.Map
+	// evaluatedObjects is the same for the expressions about objects of other kinds.
+	evaluatedObjects sync.Map
 	// writtenOutputs has, by the name of the Stack, what its objects with outputs have, see recallOutputs.
 	writtenOutputs sync.Map
 	// paging is held while listLive has a page in memory.
@@ -111,6 +116,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 		if apierrors.IsNotFound(err) {
 			r.Stacks.Forget(request.NamespacedName)
 			r.evaluated.Delete(request.NamespacedName)
+			r.evaluatedObjects.Delete(request.NamespacedName)
 			r.writtenOutputs.Delete(request.NamespacedName)
 			r.Sources.Forget(request.NamespacedName)
 			r.forgetDuration(request.NamespacedName)
@@ -218,8 +224,8 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outc
 	return result, err
 }
 
-// decideAndAct decides and acts. A finished Update is recorded first; then there is a new decision to make. Content is looked up only for a
-// decision that depends on it. ended is the Update whose end was recorded, also if what follows fails; nil when there was none.
+// decideAndAct decides and acts. A finished Update is recorded first; then there is a new decision to make. Content, and objects of other
+// kinds, are looked up only for a decision that depends on them. ended is the Update whose end was recorded, also if what follows fails; nil when there was none.
 func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (result outcome, ended *endedUpdate, err error) {
 	for err == nil {
 		d := decide(*o)
@@ -230,6 +236,8 @@ func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (result o
 			ended, err = r.record(ctx, o)
 		case d.needsContent(o):
 			err = r.observeContent(ctx, o)
+		case d.action == actionReadObjects:
+			err = r.observeObjects(ctx, o)
 		case d.action == actionTakeOver:
 			return outcome{after: d.after}, nil, r.takeOver(ctx, o)
 		case d.action == actionWriteOutputs:

@@ -24,6 +24,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
@@ -32,6 +33,7 @@ const (
 	sourceIndex      = "spec.source"
 	dependencyIndex  = "spec.prerequisites"
 	readyExprIndex   = "spec.dependsOn.readyExpr"
+	objectsIndex     = "spec.dependsOn.kind"
 	referencesIndex  = "spec.references"
 	outputsIndex     = "spec.outputs"
 	updateOwnerIndex = "metadata.ownerReferences.stack"
@@ -56,10 +58,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&autov1alpha1.Approval{}, handler.EnqueueRequestsFromMapFunc(r.requestsForApproval)).
 		Watches(&pulumiv1.Stack{}, r.requestsFor(dependencyIndex), builder.WithPredicates(dependencyChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForDependencies), builder.WithPredicates(dependentChanged)).
-		// An expression may read any field.
+		// An expression may read any field, and the creation of a Stack matters to those for which it only has to exist.
 		Watches(&pulumiv1.Stack{}, r.requestsFor(readyExprIndex), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(ctrlsource.Channel(r.Contents.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(r.Objects.Source(func(ctx context.Context, name objectwatch.Name) []reconcile.Request {
+			return r.findStacks(ctx, objectsIndex, name.String())
+		})).
 		WatchesRawSource(r.References.Source(func(ctx context.Context, key references.Key) []reconcile.Request {
 			return r.findStacks(ctx, referencesIndex, key.String())
 		})).
@@ -86,7 +91,14 @@ var stackIndexes = map[string]func(*pulumiv1.Stack) []string{
 		return namesOf(namedDependencies(stack), func(dependency) bool { return true })
 	},
 	readyExprIndex: func(stack *pulumiv1.Stack) []string {
-		return namesOf(dependenciesOf(stack), func(item dependency) bool { return item.expression != "" })
+		return namesOf(dependenciesOf(stack), func(item dependency) bool { return item.expression != "" || item.onlyExists })
+	},
+	objectsIndex: func(stack *pulumiv1.Stack) []string {
+		var values []string
+		for _, item := range objectsOf(stack) {
+			values = append(values, item.objectName().String())
+		}
+		return values
 	},
 	// The Secrets and ConfigMaps that it writes.
 	outputsIndex: func(stack *pulumiv1.Stack) []string {

@@ -63,7 +63,7 @@ func TestStackShowsThatWhatItDependsOnIsTooLarge(t *testing.T) {
 	large := &pulumiv1.Stack{Namespace: s.namespace, Name: "large"}
 	large.Spec.Stack, large.Spec.Config = "large", map[string]apiextensionsv1.JSON{"app:list": *manySmallParts()}
 	s.Expect(s.client.Create(t.Context(), large)).To(Succeed())
-	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.DependsOn = []meta.DependencyReference{{Name: "large"}} })
+	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "large"}} })
 	s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.SpecInvalidReason))
 	s.Expect(conditions.GetMessage(stack, meta.StalledCondition)).To(HavePrefix("Stack " + s.namespace + "/large takes more than 4 MiB of memory"))
 	s.Expect(s.client.Delete(t.Context(), large)).To(Succeed())

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -37,6 +38,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/outputobject"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
@@ -84,6 +86,13 @@ type fixture struct {
 	conflicting atomic.Bool
 }
 
+// objectsRead returns the requests in which the controller read Kustomizations and Widgets, or lists or watches of them.
+func (s *fixture) objectsRead() []string {
+	s.requests.mu.Lock()
+	defer s.requests.mu.Unlock()
+	return slices.Clone(*s.requests.objects)
+}
+
 // secretsRead returns the requests in which the controller read the content of Secrets.
 func (s *fixture) secretsRead() []string {
 	s.requests.mu.Lock()
@@ -103,7 +112,7 @@ func newFixture(t *testing.T, changes ...func(*Reconciler)) *fixture {
 	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, autov1alpha1.AddToScheme, pulumiv1.AddToScheme} {
 		g.Expect(add(scheme)).To(Succeed())
 	}
-	s := &fixture{WithT: g, t: t, requests: requestLog{mu: &sync.Mutex{}, read: &[]string{}}}
+	s := &fixture{WithT: g, t: t, requests: requestLog{mu: &sync.Mutex{}, read: &[]string{}, objects: &[]string{}}}
 	s.client, err = client.New(cluster.Config(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	namespace := &corev1.Namespace{GenerateName: "stack-"}
@@ -124,11 +133,23 @@ func (s *fixture) watchReferences(mgr ctrl.Manager) *references.Watcher {
 	return watcher
 }
 
+// watchObjects returns the Watcher of the kinds that the tests use.
+func (s *fixture) watchObjects(mgr ctrl.Manager) *objectwatch.Watcher {
+	s.t.Helper()
+	watcher := objectwatch.New(objectwatch.Options{
+		Kinds:  []schema.GroupKind{kustomizations.GroupKind(), widgets.GroupKind()},
+		Config: mgr.GetConfig(), HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper(), Scheme: mgr.GetScheme(),
+		APIReader: informercache.NewReader(mgr.GetAPIReader()), Namespace: s.namespace, Log: logr.Discard(),
+	})
+	s.Expect(mgr.Add(watcher)).To(Succeed())
+	return watcher
+}
+
 func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8sruntime.Scheme, changes []func(*Reconciler)) {
 	s.t.Helper()
 	config := rest.CopyConfig(cluster.Config())
 	config.Wrap(func(transport http.RoundTripper) http.RoundTripper {
-		return conflicts{RoundTripper: requestLog{RoundTripper: transport, mu: s.requests.mu, read: s.requests.read}, on: &s.conflicting}
+		return conflicts{RoundTripper: requestLog{RoundTripper: transport, mu: s.requests.mu, read: s.requests.read, objects: s.requests.objects}, on: &s.conflicting}
 	})
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,
@@ -156,6 +177,7 @@ func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8
 	outputs, err := outputobject.NewWriter(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetAPIReader())
 	s.Expect(err).NotTo(HaveOccurred())
 	reconciler := &Reconciler{
+		Objects:       s.watchObjects(mgr),
 		Outputs:       outputs,
 		Client:        mgr.GetClient(),
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
@@ -188,11 +210,12 @@ func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8
 	})
 }
 
-// requestLog records the requests of a client for the content of Secrets, as opposed to their metadata.
+// requestLog records the requests of a client for the content of Secrets, as opposed to their metadata, and for the objects of other kinds
+// that Stacks depend on.
 type requestLog struct {
 	http.RoundTripper
-	mu   *sync.Mutex
-	read *[]string
+	mu            *sync.Mutex
+	read, objects *[]string
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -200,6 +223,11 @@ func (l requestLog) RoundTrip(request *http.Request) (*http.Response, error) {
 	if strings.Contains(request.URL.Path, "/secrets") && !strings.Contains(request.Header.Get("Accept"), "as=PartialObjectMetadata") {
 		l.mu.Lock()
 		*l.read = append(*l.read, request.Method+" "+request.URL.String())
+		l.mu.Unlock()
+	}
+	if path := request.URL.Path; strings.Contains(path, "/kustomizations") || strings.Contains(path, "/widgets") {
+		l.mu.Lock()
+		*l.objects = append(*l.objects, request.Method+" "+path)
 		l.mu.Unlock()
 	}
 	return l.RoundTripper.RoundTrip(request)

@@ -43,7 +43,7 @@ var stacks = []Field{
 	{"spec.approval", "runs what nobody has approved", true},
 	{"spec.requireVerified", "runs sources that Flux has not verified", true},
 	{"spec.suspend", "updates this Stack", true},
-	{"spec.dependsOn", "does not wait for other Stacks", true},
+	{"spec.dependsOn", "does not wait for other Stacks and objects", true},
 	{"spec.destroyAfterDependents", "destroys this Stack before those that depend on it", true},
 	{"spec.drift", "does not look for drift", false},
 	{"spec.outputs", "does not write these objects", false},

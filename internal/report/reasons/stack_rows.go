@@ -70,10 +70,11 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "AccessDenied", State: WaitingOrStalled,
-		Means: "Stalled: the source or a Stack in `dependsOn` is in another namespace, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source.",
+		Means: "Stalled: the source or an object in `dependsOn` is in another namespace, an object in `dependsOn` is of a kind that `--dependency-kinds` does not list, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source or the object.",
 		When:  "every 30 s; if Stalled, only an edit",
-		Todo:  "Move the source, or run the controller with `--no-cross-namespace-refs=false`. For an `ExternalArtifact`, run it with `--feature-gates=ExternalArtifact=true`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
-		Tests: []string{"e2e.TestStackSaysWhatIsWrongWithItsSource/forbidden-kind", "e2e.TestStackSaysWhatIsWrongWithItsSource/other-namespace"},
+		Todo:  "Move the source, or run the controller with `--no-cross-namespace-refs=false`. For an `ExternalArtifact`, run it with `--feature-gates=ExternalArtifact=true`. For a kind in `dependsOn`, extend `--dependency-kinds`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
+		Tests: []string{"e2e.TestStackSaysWhatIsWrongWithItsSource/forbidden-kind", "e2e.TestStackSaysWhatIsWrongWithItsSource/other-namespace",
+			"stack.TestKindThatIsNotAllowedStallsAndNamesTheFlag"},
 	},
 	{
 		Reason: "SourceUnavailable", State: Waiting,
@@ -168,11 +169,11 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "DependencyNotReady", State: Waiting,
-		Means: "A Stack in `dependsOn` does not exist or is not Ready, or has not deployed the revision of the common Flux source yet; or its " +
-			"`readyExpr` is false, cannot be evaluated, or exceeds a limit.",
-		When:  "every 30 s",
-		Todo:  "Fix the other Stack. Use `has()` in the expression for values that can be missing.",
-		Tests: []string{"stack.TestReadyExprDecidesWhenADependencyIsReady"},
+		Means: "A Stack or another object in `dependsOn` does not exist or is not Ready, or a Stack has not deployed the revision of the common " +
+			"Flux source yet; or its `readyExpr` is false, cannot be evaluated, or exceeds a limit; or the cluster does not have its kind.",
+		When:  "every 30 s; every 5 s to 30 s for an object that cannot be watched",
+		Todo:  "Fix the other Stack or object, or install the kind. Use `has()` in the expression for values that can be missing.",
+		Tests: []string{"stack.TestReadyExprDecidesWhenADependencyIsReady", "stack.TestStackWaitsForAKustomizationAndGoesOnAtOnceWhenItIsReady"},
 	},
 	{
 		Reason: "InvalidCELExpression", State: Stalled,

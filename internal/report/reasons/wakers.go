@@ -20,7 +20,7 @@ const StalledReasons = "Stalled"
 // wakerNames are the names, in texts, of the controllers' wakers.
 var wakerNames = map[string]string{
 	"edit": "an edit", "source": "the source", "fetch": "the download", "update": "the Update or Workspace", "dependencies": "the other Stacks",
-	"dependents": "the dependents", "time": "time", "workspace": "the Workspace", "updates": "the other Updates",
+	"dependents": "the dependents", "objects": "the object", "time": "time", "workspace": "the Workspace", "updates": "the other Updates",
 	"approval": "an Approval", "stack": "the Stack", "observer": "the operation", "delivery": "the delivery", "turn": "its turn",
 }
 

@@ -127,6 +127,16 @@ func TestWhatCannotWorkIsRefusedWithAClearMessage(t *testing.T) {
 			spec:    "{retryInterval: -5m}",
 			message: "retryInterval must be a duration such as 1h30m, and not negative",
 		}, {
+			name:    "dependency with a kind but no version",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{dependsOn: [{kind: Kustomization, name: a}]}",
+			message: "set both apiVersion and kind, or neither",
+		}, {
+			name:    "dependency that need not be ready but has an expression",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{dependsOn: [{name: a, ready: false, readyExpr: 'true'}]}",
+			message: "readyExpr has no effect with ready: false",
+		}, {
 			name:    "lifetime that is not a duration",
 			kinds:   []kind{update},
 			spec:    "{ttlAfterCompleted: tomorrow}",
@@ -214,6 +224,8 @@ func TestWhatMayWorkIsAccepted(t *testing.T) {
 		{name: "values of every type", kinds: []kind{stackV1, stackV1alpha1}, spec: "{config: {a: x, b: 1, c: 1.5, d: true, e: {f: [1, g]}, h: []}}"},
 		{name: "deprecated references", kinds: []kind{stackV1}, spec: "{envRefs: {A: {type: Env, env: {name: B}}, C: {type: FS, filesystem: {path: /d}}}}"},
 		{name: "deprecated fields", kinds: []kind{stackV1}, spec: "{accessTokenSecret: a, envs: [b], envSecrets: [c], secrets: {d: e}, projectRepo: f, branch: main, gitAuthSecret: g}"},
+		{name: "dependencies on other kinds", kinds: []kind{stackV1, stackV1alpha1}, spec: "{dependsOn: [{apiVersion: apps/v1, kind: Deployment, name: a, " +
+			"readyExpr: 'true'}, {apiVersion: v1, kind: Secret, name: a, ready: false}, {name: a, ready: true, readyExpr: 'true'}, {name: ''}]}"},
 		{name: "pod template without containers", kinds: []kind{workspace}, spec: "{podTemplate: {spec: {tolerations: [{operator: Exists}]}}}"},
 		{name: "pod template with metadata only", kinds: []kind{workspace}, spec: "{podTemplate: {metadata: {labels: {a: b}}}}"},
 		{name: "template that is a whole object", kinds: []kind{stackV1}, spec: `

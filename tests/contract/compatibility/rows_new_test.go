@@ -15,9 +15,11 @@ var newRows = []row{
 		"api.TestWhatCannotWorkIsRefusedWithAClearMessage/negative retry interval"),
 	{
 		field: "dependsOn", operator: "None.",
-		uses:       []string{"e2e.TestStackWaitsForItsPrerequisites", "stack.TestReadyExprDecidesWhenADependencyIsReady"},
-		misuses:    []string{"stack.TestReadyExprThatIsNoneStalls", "stack.TestCycleIsReportedOnEachOfItsStacksAndRecoversWithAnyOfThem", typed},
-		difference: "New.", why: asFlux,
+		uses: []string{"e2e.TestStackWaitsForItsPrerequisites", "stack.TestReadyExprDecidesWhenADependencyIsReady",
+			"stack.TestStackWaitsForAKustomizationAndGoesOnAtOnceWhenItIsReady", "stack.TestStackThatOnlyHasToExistNeedNotBeReady"},
+		misuses: []string{"stack.TestReadyExprThatIsNoneStalls", "stack.TestKindThatIsNotAllowedStallsAndNamesTheFlag", "stack.TestCycleIsReportedOnEachOfItsStacksAndRecoversWithAnyOfThem",
+			"api.TestWhatCannotWorkIsRefusedWithAClearMessage/dependency with a kind but no version", typed},
+		difference: "New.", why: "Flux's controllers have this field, for their own kinds.",
 	},
 	{
 		field: "destroyAfterDependents", operator: "None: Stacks that are deleted together are destroyed at the same time.",

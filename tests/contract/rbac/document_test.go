@@ -48,6 +48,23 @@ Stack, but a Role protects the others also from its mistakes.
 | core | ` + "`secrets`, `configmaps`" + ` | delete | To delete an object that the Stack no longer names, and to create one anew whose type has changed. | The same. |
 `
 
+const forDependencies = `
+## For dependencies on other kinds
+
+With ` + "`spec.dependsOn`" + `, a Stack can wait for [objects of other kinds](spec/v1/stacks.md#dependencies-on-other-kinds), which the flag
+` + "`--dependency-kinds`" + ` lists. The controller needs the verbs get, list and watch for each of them, and uses them for no other kind. It watches
+only metadata, and reads an object when a Stack waits for it. The roles above have these rights for the kinds of the
+default. In the chart, the value ` + "`dependencyKinds`" + ` sets both the flag and the rights, so that a kind which is not listed cannot be read:
+
+` + "```" + `
+dependencyKinds:
+  - {group: helm.toolkit.fluxcd.io, kind: HelmRelease, resource: helmreleases}
+  - {group: apps, kind: Deployment, resource: deployments}
+` + "```" + `
+
+Otherwise, set the flag, bind a further ClusterRole for the kinds that you add, and remove the rules of the kinds that you do not list.
+`
+
 var sections = []struct{ role, title string }{
 	{clusterRole, "In each namespace that it watches"},
 	{electionRole, "In its own namespace, for leader election"},
@@ -69,6 +86,7 @@ func TestTableOfRightsIsUpToDate(t *testing.T) {
 			}
 		}
 	}
+	page.WriteString(forDependencies)
 	page.WriteString(forOutputs)
 	pages.Keep(t, "docs/rbac.md", page.String(), updateCommand, *updateDocs)
 }

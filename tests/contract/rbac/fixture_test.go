@@ -111,6 +111,15 @@ func fluxStack(kind string) func(*fixture) {
 	}
 }
 
+// dependentOn creates a Stack that waits for an object of the kind.
+func dependentOn(apiVersion, kind string) func(*fixture) {
+	return func(p *fixture) {
+		p.stack(func(spec *pulumiv1.StackSpec) {
+			spec.DependsOn = []pulumiv1.DependencyReference{{APIVersion: apiVersion, Kind: kind, Name: "base"}}
+		})
+	}
+}
+
 // currentUpdate waits until the Stack has an Update, and returns the Update.
 func (p *fixture) currentUpdate() *autov1alpha1.Update {
 	p.t.Helper()

@@ -74,16 +74,18 @@ func TestControllerOfOneNamespaceNeedsNothingOfTheCluster(t *testing.T) {
 
 // The roles of the controller (the first one applies in every namespace, the others only in the controller's own), and names in the rows.
 const (
-	clusterRole   = "stack-controller"
-	electionRole  = "stack-controller-leader-election"
-	tokenRole     = "stack-controller-token-request"
-	anyNamespace  = "default"
-	fluxSources   = "source.toolkit.fluxcd.io"
-	pulumiGroup   = "pulumi.com"
-	autoGroup     = "auto.pulumi.com"
-	leasesGroup   = "coordination.k8s.io"
-	ownAccount    = "stack-controller"
-	tokenResource = "serviceaccounts/token"
+	clusterRole    = "stack-controller"
+	electionRole   = "stack-controller-leader-election"
+	tokenRole      = "stack-controller-token-request"
+	anyNamespace   = "default"
+	fluxSources    = "source.toolkit.fluxcd.io"
+	pulumiGroup    = "pulumi.com"
+	autoGroup      = "auto.pulumi.com"
+	leasesGroup    = "coordination.k8s.io"
+	ownAccount     = "stack-controller"
+	tokenResource  = "serviceaccounts/token"
+	kustomizeGroup = "kustomize.toolkit.fluxcd.io"
+	helmGroup      = "helm.toolkit.fluxcd.io"
 )
 
 // right is one verb on one resource, granted by a role.
@@ -219,11 +221,17 @@ func (s *installation) enter(t *testing.T, name string) *fixture {
 // byControllers are the resources whose watches are started together with the controllers.
 var byControllers = []string{"programs", "workspaces", "secrets", "configmaps"}
 
-// phases select the rows of the watches that start with the manager, with the controllers, and with a Stack that has such a source.
+// byStacks are the groups of the kinds whose watches are started for a Stack that uses them.
+var byStacks = []string{fluxSources, kustomizeGroup, helmGroup}
+
+// phases select the rows of the watches that start with the manager, with the controllers, and with a Stack that has such a source or
+// dependency.
 var phases = []func(row) bool{
-	func(r row) bool { return r.group != fluxSources && !slices.Contains(byControllers, r.resource) },
+	func(r row) bool {
+		return !slices.Contains(byStacks, r.group) && !slices.Contains(byControllers, r.resource)
+	},
 	func(r row) bool { return slices.Contains(byControllers, r.resource) },
-	func(r row) bool { return r.group == fluxSources },
+	func(r row) bool { return slices.Contains(byStacks, r.group) },
 }
 
 // TestWithoutTheRightToListOrWatchNothingIsNoticed starts a controller without the right for all kinds of a phase. One controller is enough
@@ -244,7 +252,7 @@ func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
 				s.without(t, taken...)
 				p.controller = s.startController(t, "--watch-label-selector=rbac="+p.namespace)
 				for _, r := range taken {
-					if r.group == fluxSources {
+					if slices.Contains(byStacks, r.group) {
 						p.follow(r.resource)
 					}
 				}
@@ -256,8 +264,20 @@ func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
 	}
 }
 
-// follow creates a Stack for the controller of the namespace, with a source of the resource.
+// follow creates a Stack for the controller of the namespace, with a source or a dependency of the resource.
 func (p *fixture) follow(resource string) {
+	dependencies := map[string]pulumiv1.DependencyReference{
+		"kustomizations": {APIVersion: kustomizeGroup + "/v1", Kind: "Kustomization", Name: "base"},
+		"helmreleases":   {APIVersion: helmGroup + "/v2", Kind: "HelmRelease", Name: "base"},
+	}
+	if dependency, is := dependencies[resource]; is {
+		p.create(&pulumiv1.Stack{
+			Name: resource, Labels: map[string]string{"rbac": p.namespace},
+			Spec: pulumiv1.StackSpec{Stack: "dev", DependsOn: []pulumiv1.DependencyReference{dependency},
+				WorkspaceTemplate: &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{Image: "one"}}},
+		})
+		return
+	}
 	kinds := map[string]string{
 		"gitrepositories": "GitRepository", "ocirepositories": "OCIRepository", "buckets": "Bucket", "externalartifacts": "ExternalArtifact",
 	}

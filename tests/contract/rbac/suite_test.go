@@ -67,6 +67,15 @@ func (s *installation) install(ctx context.Context) (err error) {
 	if s.client, err = localsystem.NewClient(s.Config()); err != nil {
 		return err
 	}
+	for _, controller := range []string{"kustomize-controller", "helm-controller"} {
+		crds, err := controlplane.FluxCRDs(ctx, controller)
+		if err != nil {
+			return err
+		}
+		if err := s.InstallCRDs(crds); err != nil {
+			return err
+		}
+	}
 	if err := s.client.Create(ctx, &corev1.Namespace{Name: namespace}); err != nil {
 		return fmt.Errorf("create the namespace: %w", err)
 	}

@@ -50,11 +50,15 @@ controller.`,
 	{
 		name: "references", title: "References stay in their namespace",
 		text: `The controller looks up sources, dependencies, prerequisites, Programs, Secrets and ConfigMaps in the namespace of the
-Stack. With ` + "`--no-cross-namespace-refs=false`" + `, sources and dependencies can be in other namespaces. Names are never
+Stack. With ` + "`--no-cross-namespace-refs=false`" + `, sources and dependencies can be in other namespaces. Dependencies
+on other kinds than Stacks are of kinds that ` + "`--dependency-kinds`" + ` lists, never Secrets or roles. A refusal does not say whether the
+object exists. Of an object that is allowed, a Stack shows whether it exists and is ready, and a ` + "`readyExpr`" + ` sees its labels and
+its conditions without their messages, also for who may not read it. Names are never
 used as paths, and objects cannot refer to files and environment variables of the controller.`,
 		proofs: []string{
 			"e2e.TestStackSaysWhatIsWrongWithItsSource/other-namespace", "e2e.TestStackSaysWhatIsWrongWithItsSource/forbidden-kind",
-			"update.TestUpdateIsRefusedTheSourceOfAnotherNamespace",
+			"update.TestUpdateIsRefusedTheSourceOfAnotherNamespace", "stack.TestObjectInAnotherNamespaceNeedsTheFlag",
+			"stack.TestKindThatIsNotAllowedStallsAndNamesTheFlag", "objectwatch.TestNothingIsKeptOfAnObjectButWhatIsListed",
 		},
 	},
 	{
@@ -105,7 +109,8 @@ does not see templates, literals, URLs, or the annotations of the other Stack.`,
 		proofs: []string{
 			"readyexpr.TestReadyExprAllocatesAtMostAMegabyte", "readyexpr.TestReadyExprThatIsABombIsRefused", "readyexpr.TestProgramsThatAreKeptAreBounded",
 			"readyexpr.TestReadyExprCannotReadWhatIsNotListed", "readyexpr.TestMessagesOfAReadyExprQuoteNoValue",
-			"stack.TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles",
+			"stack.TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles", "readyexpr.TestReadyExprCannotReadWhatIsHiddenOfAnObject",
+			"readyexpr.TestReadyExprOfAnObjectHasTheSameBounds",
 		},
 	},
 	{

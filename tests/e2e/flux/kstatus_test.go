@@ -147,7 +147,7 @@ func TestRecordSituations(t *testing.T) {
 	r.Patience = 2 * time.Minute
 	repository := r.repository(r.Name, systemtest.Returning(r.Name, 1))
 	// A dependent Stack has each of these states, even if only for a short time.
-	r.Create(r.stacked("waiting-for-dependency", func(s *pulumiv1.Stack) { s.Spec.DependsOn = []meta.DependencyReference{{Name: "main"}} }))
+	r.Create(r.stacked("waiting-for-dependency", func(s *pulumiv1.Stack) { s.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "main"}} }))
 	r.keep("waiting-for-dependency", r.AwaitStack("waiting-for-dependency", statuscheck.NotReady(pulumiv1.DependencyNotReadyReason)))
 	main := r.stacked("main", func(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize, s.Spec.ContinueResyncOnCommitMatch = true, true })
 	r.watched("working", "main", progressing, func() {
@@ -166,7 +166,7 @@ func TestRecordSituations(t *testing.T) {
 		},
 		"access-denied": func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Namespace = "elsewhere" },
 		"invalid-expression": func(s *pulumiv1.Stack) {
-			s.Spec.DependsOn = []meta.DependencyReference{{Name: "main", ReadyExpr: "dep.status.nothing"}}
+			s.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "main", ReadyExpr: "dep.status.nothing"}}
 		},
 	} {
 		r.Create(r.stacked(name, change))

@@ -11,8 +11,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fluxcd/pkg/apis/meta"
-
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
@@ -117,7 +115,9 @@ func exceedCounts(a *attacker) {
 func (a *attacker) exceedOtherCounts() (expect func()) {
 	a.t.Helper()
 	dependencies, expressions, mounts := a.named("dependencies"), a.named("expressions"), a.named("mounts")
-	dependency := func(i int) meta.DependencyReference { return meta.DependencyReference{Name: fmt.Sprint("none-", i)} }
+	dependency := func(i int) pulumiv1.DependencyReference {
+		return pulumiv1.DependencyReference{Name: fmt.Sprint("none-", i)}
+	}
 	tooMany := dependencies.createStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) { spec.DependsOn = items(tooManyNames, dependency) })
 	tooManyExpressions := expressions.createStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) {
 		spec.DependsOn = items(tooManyTests, dependency)

@@ -157,7 +157,7 @@ var crowdAttacks = []attack{
 				stack := a.newStack(fromProgram("none"))
 				stack.Name += fmt.Sprint("-", i)
 				stack.Spec.Prerequisites = []pulumiv1.PrerequisiteRef{{Name: fmt.Sprint(a.name, "-", i+1)}}
-				stack.Spec.DependsOn = []meta.DependencyReference{{Name: fmt.Sprint(a.name, "-", (i+39)%40)}}
+				stack.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: fmt.Sprint(a.name, "-", (i+39)%40)}}
 				a.create(stack)
 				a.Expect(client.IgnoreNotFound(a.client.Delete(a.ctx, stack))).To(Succeed())
 				stacks = append(stacks, stack)
@@ -294,7 +294,7 @@ var expressionAttacks = []attack{
 				colleague := stack.Spec.DependsOn[0].Name
 				stack.Spec.DependsOn = nil
 				for j := range 15 {
-					stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: colleague,
+					stack.Spec.DependsOn = append(stack.Spec.DependsOn, pulumiv1.DependencyReference{Name: colleague,
 						ReadyExpr: fmt.Sprintf(`dep.metadata.name == "%s%d-%d"`, strings.Repeat("x", 2000), i, j)})
 				}
 				a.expectState(a.numbered(stack), refusal{reasons: []string{pulumiv1.DependencyNotReadyReason}, says: "is false"})
@@ -318,7 +318,7 @@ func (a *attacker) dependent(expression string) *pulumiv1.Stack {
 	}
 	a.newProgram()
 	return a.newStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) {
-		spec.DependsOn = []meta.DependencyReference{{Name: colleague.Name, ReadyExpr: expression}}
+		spec.DependsOn = []pulumiv1.DependencyReference{{Name: colleague.Name, ReadyExpr: expression}}
 	})
 }
 

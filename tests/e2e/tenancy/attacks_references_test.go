@@ -25,6 +25,13 @@ import (
 // denied is the refusal of a Stack that refers to something which its namespace may not use.
 var denied = refusal{reasons: []string{pulumiv1.AccessDeniedReason}, says: "another namespace", stalled: true}
 
+// notAKind is the refusal of a Stack that depends on an object of a kind that is not listed, and hidden of one whose expression reads what it
+// must not.
+var (
+	notAKind = refusal{reasons: []string{pulumiv1.AccessDeniedReason}, says: "are not allowed as dependencies", stalled: true}
+	hidden   = refusal{reasons: []string{pulumiv1.InvalidCELExpressionReason}, says: "is not a field that it may read", stalled: true}
+)
+
 // invalid returns the refusal of a Stack that can never work.
 func invalid(says string) refusal {
 	return refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: says, stalled: true}
@@ -50,8 +57,47 @@ var referenceAttacks = []attack{
 		does: "refers to the victim's Stack in `dependsOn`, with a `readyExpr` that reads its outputs",
 		sees: "`AccessDenied`, Stalled: the expression is not evaluated.",
 		run: refusedProgram(denied, func(spec *pulumiv1.StackSpec) {
-			spec.DependsOn = []meta.DependencyReference{{Namespace: victimName, Name: victimName, ReadyExpr: `dep.status.outputs.canary.startsWith("o")`}}
+			spec.DependsOn = []pulumiv1.DependencyReference{{Namespace: victimName, Name: victimName, ReadyExpr: `dep.status.outputs.canary.startsWith("o")`}}
 		}),
+	},
+	{
+		name: "dependency-reads-foreign-kind", promise: "references",
+		does: "names in `dependsOn` the victim's Program and Secret, kinds that are not listed, and an object of their own whose hidden fields " +
+			"a `readyExpr` compares with a guess",
+		sees: "`AccessDenied`, `InvalidCELExpression`, Stalled: no such object is read, and no such field; `DependencyNotReady` if the expression hides which field it reads.",
+		run: func(a *attacker) {
+			a.newProgram()
+			program := pulumiv1.DependencyReference{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.ProgramKind, Name: a.name}
+			for _, test := range []struct {
+				change func(*pulumiv1.DependencyReference)
+				refusal
+			}{
+				{func(r *pulumiv1.DependencyReference) { r.Namespace, r.Name = victimName, victimName }, denied},
+				{func(r *pulumiv1.DependencyReference) { r.Namespace, r.Name = victimName, "none" }, denied}, // in the same words
+				{func(r *pulumiv1.DependencyReference) { r.APIVersion, r.Kind, r.Name = "v1", "Secret", tenantAccount }, notAKind},
+				{func(r *pulumiv1.DependencyReference) {
+					r.APIVersion, r.Kind = "rbac.authorization.k8s.io/v1", "RoleBinding"
+				}, notAKind},
+				{func(r *pulumiv1.DependencyReference) { r.APIVersion, r.Kind = "apps/v1", "StatefulSet" }, notAKind},
+				{func(r *pulumiv1.DependencyReference) { r.ReadyExpr = "has(dep.spec)" }, hidden},
+				{func(r *pulumiv1.DependencyReference) { r.ReadyExpr = "dep.status.artifact.url.startsWith('h')" }, hidden},
+				{func(r *pulumiv1.DependencyReference) { r.ReadyExpr = "dep.metadata.annotations.a == 'a'" }, hidden},
+			} {
+				reference := program
+				test.change(&reference)
+				a.expectRefused(a.numbered(a.newStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) {
+					spec.DependsOn = []pulumiv1.DependencyReference{reference}
+				})), test.refusal)
+			}
+			// An expression that gets past the check of its fields finds nothing.
+			for _, guess := range []string{"[dep][0].program.outputs.x == 1", "dep.status.conditions.exists(c, c.message.contains('a'))"} {
+				reference := program
+				reference.ReadyExpr = guess
+				a.expectRefused(a.numbered(a.newStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) {
+					spec.DependsOn = []pulumiv1.DependencyReference{reference}
+				})), refusal{reasons: []string{pulumiv1.DependencyNotReadyReason}, says: "cannot be evaluated"})
+			}
+		},
 	},
 	{
 		name: "secret-of-other-namespace", promise: "references",

@@ -183,7 +183,7 @@ var sizeAttacks = []attack{
 			want := refusal{reasons: []string{pulumiv1.DependencyCycleReason, pulumiv1.DependencyNotReadyReason}}
 			a.twentyStacks(want, func(i int, spec *pulumiv1.StackSpec) {
 				for j := range 250 {
-					spec.DependsOn = append(spec.DependsOn, meta.DependencyReference{Name: fmt.Sprintf("%s-%d", a.name, (i+j+1)%1000)})
+					spec.DependsOn = append(spec.DependsOn, pulumiv1.DependencyReference{Name: fmt.Sprintf("%s-%d", a.name, (i+j+1)%1000)})
 				}
 			})
 		},
@@ -196,7 +196,7 @@ var sizeAttacks = []attack{
 			a.newProgram()
 			stack := a.newStack(fromProgram(a.name))
 			for j := range 10_000 {
-				stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: fmt.Sprint(a.name, "-", j)})
+				stack.Spec.DependsOn = append(stack.Spec.DependsOn, pulumiv1.DependencyReference{Name: fmt.Sprint(a.name, "-", j)})
 			}
 			a.create(stack)
 			a.expectState(stack, refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: "256 prerequisites and dependencies", stalled: true})
@@ -210,7 +210,7 @@ var sizeAttacks = []attack{
 			a.newProgram()
 			// The Stacks wait, because pods with so many Secrets would keep the kubelet busy, which all tenants of the node share.
 			a.twentyStacks(refusal{reasons: []string{pulumiv1.DependencyNotReadyReason}}, func(_ int, spec *pulumiv1.StackSpec) {
-				spec.DependsOn = []meta.DependencyReference{{Name: "none"}}
+				spec.DependsOn = []pulumiv1.DependencyReference{{Name: "none"}}
 				for j := range 9000 {
 					spec.SecretEnvs = append(spec.SecretEnvs, fmt.Sprintf("%04x", j))
 				}

@@ -184,7 +184,7 @@ func TestReadyExprThatIsABombIsRefused(t *testing.T) {
 	for name, expression := range all {
 		g := NewWithT(t)
 		var err error
-		allocated := allocation.Of(func() { _, _, err = newProgram(expression) })
+		allocated := allocation.Of(func() { _, _, err = newProgram(source{ofStacks, expression}) })
 		t.Logf("%s: %d kB, %.80v", name, allocated>>10, err)
 		g.Expect(err != nil).To(Equal(bombs()[name] != ""), name)
 		g.Expect(allocated).To(BeNumerically("<", mostCompiled), name)
@@ -229,7 +229,7 @@ func TestProgramsThatAreKeptAreBounded(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for n := range 100 {
-			_, _ = cache.compile(expression(n))
+			_, _ = cache.compile(source{ofStacks, expression(n)})
 		}
 		runtime.GC()
 		runtime.GC()

@@ -78,8 +78,11 @@ const (
 
 // readable returns an error for a path that is not exposed, such as "dep.spec.secrets". The parts of an exposed field may be read, and so
 // may a path that contains an exposed field.
-func readable(path string) error {
+func (s subject) readable(path string) error {
 	variable, field, _ := strings.Cut(path, ".")
+	if variable == "dep" && s == ofObjects {
+		return objectReadable(path, field)
+	}
 	if field == "" || related(field, outputsField) || variable == "self" && related(field, annotationsField) {
 		return nil
 	}

@@ -49,7 +49,7 @@ func FuzzReadyExpr(f *testing.F) {
 		}
 		var program cel.Program
 		var err error
-		if allocated := allocation.Of(func() { program, _, err = newProgram(expression) }); allocated > mostCompiled {
+		if allocated := allocation.Of(func() { program, _, err = newProgram(source{ofStacks, expression}) }); allocated > mostCompiled {
 			t.Fatalf("%q: its compilation takes %d bytes", expression, allocated)
 		}
 		for _, stacks := range [][2]*pulumiv1.Stack{texts, entries} {

@@ -31,14 +31,15 @@ const functionMatches = "matches"
 
 // inspection walks through a parsed expression.
 type inspection struct {
+	dep                                   subject
 	nodes, generic, pattern, instructions int
 	err                                   error
 }
 
 // inspect returns an error for an expression that would take too much memory or time to be checked, compiled or kept, and for one that
 // reads fields that it must not read. For other expressions it returns about how much memory the program takes, in bytes.
-func inspect(expression ast.Expr) (size int64, err error) {
-	found := &inspection{}
+func inspect(expression ast.Expr, dep subject) (size int64, err error) {
+	found := &inspection{dep: dep}
 	ast.PreOrderVisit(expression, ast.NewExprVisitor(found.visit))
 	switch {
 	case found.err != nil:
@@ -68,7 +69,7 @@ func (i *inspection) visit(node ast.Expr) {
 	case ast.CallKind:
 		i.visitCall(node)
 	case ast.SelectKind:
-		i.refuse(readable(pathOf(node)))
+		i.refuse(i.dep.readable(pathOf(node)))
 	}
 }
 
@@ -78,7 +79,7 @@ func (i *inspection) visitCall(node ast.Expr) {
 	case operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr, operators.NotStrictlyFalse:
 	case operators.Index, operators.OptIndex, operators.OptSelect:
 		i.generic++
-		i.refuse(readable(pathOf(node)))
+		i.refuse(i.dep.readable(pathOf(node)))
 	case functionMatches:
 		var pattern *string
 		if args := call.Args(); len(args) > 0 {

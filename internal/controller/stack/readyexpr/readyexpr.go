@@ -46,7 +46,21 @@ const readyExprDocs = "docs/spec/v1/stacks.md#prerequisites-and-dependencies"
 type compiler struct {
 	// compiling is locked while a program is compiled, and mu only while known is read or written.
 	compiling, mu sync.Mutex
-	known         *bytecache.Cache[string, compiled]
+	known         *bytecache.Cache[source, compiled]
+}
+
+// subject is what "dep" is in an expression. It decides which fields the expression may read.
+type subject int
+
+const (
+	ofStacks  subject = iota // a Stack
+	ofObjects                // an object of another kind
+)
+
+// source is what a program is made from.
+type source struct {
+	dep        subject
+	expression string
 }
 
 // compiled is the program of an expression, or the error that explains why there is none.
@@ -62,7 +76,7 @@ const maxCachedPrograms = 16 << 20
 var expressions = newCompiler(maxCachedPrograms)
 
 func newCompiler(limit int64) *compiler {
-	return &compiler{known: bytecache.New[string, compiled](limit)}
+	return &compiler{known: bytecache.New[source, compiled](limit)}
 }
 
 // environment is what an expression can use: the functions and variables that Flux's controllers offer to a readyExpr, except for the
@@ -102,44 +116,48 @@ var newEnvironment = sync.OnceValues(func() (*environment, error) {
 	return &environment{env, dispatcher}, nil
 })
 
-// Check returns an error that explains to the user why the expression cannot be used, or nil.
+// Check returns an error that explains to the user why the expression of a dependency on a Stack cannot be used, or nil.
 func Check(expression string) error {
 	_, err := compile(expression)
 	return err
 }
 
-// compile returns the program of an expression, or an error for the user when the expression is not valid.
+// compile returns the program of an expression about two Stacks, or an error for the user when the expression is not valid.
 func compile(expression string) (cel.Program, error) {
+	return compileFor(ofStacks, expression)
+}
+
+func compileFor(dep subject, expression string) (cel.Program, error) {
 	if len(expression) > maxExpression {
 		return nil, fmt.Errorf("it is longer than %d bytes", maxExpression)
 	}
-	return expressions.compile(expression)
+	return expressions.compile(source{dep, expression})
 }
 
-func (c *compiler) compile(expression string) (cel.Program, error) {
-	if known, ok := c.get(expression); ok {
+func (c *compiler) compile(from source) (cel.Program, error) {
+	if known, ok := c.get(from); ok {
 		return known.program, known.err
 	}
 	c.compiling.Lock()
 	defer c.compiling.Unlock()
-	if known, ok := c.get(expression); ok {
+	if known, ok := c.get(from); ok {
 		return known.program, known.err
 	}
-	program, size, err := newProgram(expression)
+	program, size, err := newProgram(from)
 	if err != nil {
 		err = errors.New(Shorten(err.Error()))
 		size = int64(len(err.Error()))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.known.Add(expression, compiled{program, err}, size+int64(2*len(expression)))
+	c.known.Add(from, compiled{program, err}, size+int64(2*len(from.expression)))
 	return program, err
 }
 
-func (c *compiler) get(expression string) (compiled, bool) {
+func (c *compiler) get(from source) (compiled, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.known.Get(expression)
+	return c.known.Get(from)
 }
 
 // Shorten returns the start of a text, such as an expression, that is short enough for a condition.
@@ -149,16 +167,16 @@ func Shorten(text string) string {
 
 // newProgram also returns about how much memory the program takes, in bytes. It inspects the parsed expression before the two steps that
 // can make much from little: the check of types, and the compilation of regular expressions.
-func newProgram(expression string) (_ cel.Program, size int64, err error) {
+func newProgram(from source) (_ cel.Program, size int64, err error) {
 	env, err := newEnvironment()
 	if err != nil {
 		return nil, 0, err
 	}
-	parsed, issues := env.Parse(expression)
+	parsed, issues := env.Parse(from.expression)
 	if len(issues.Errors()) > 0 {
 		return nil, 0, mistakes(issues)
 	}
-	if size, err = inspect(parsed.NativeRep().Expr()); err != nil {
+	if size, err = inspect(parsed.NativeRep().Expr(), from.dep); err != nil {
 		return nil, 0, err
 	}
 	checked, issues := env.Check(parsed)
@@ -198,9 +216,13 @@ func Evaluate(ctx context.Context, expression string, self, dep *pulumiv1.Stack)
 	if err != nil {
 		return false, err
 	}
+	return run(ctx, program, evaluationVariables(self, dep))
+}
+
+func run(ctx context.Context, program cel.Program, variables map[string]any) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, expressionTimeout)
 	defer cancel()
-	value, _, err := program.ContextEval(ctx, evaluationVariables(self, dep))
+	value, _, err := program.ContextEval(ctx, variables)
 	if err != nil {
 		return false, ErrEvaluation
 	}

@@ -113,7 +113,7 @@ func (t *Tenant) RegexBombs(ctx context.Context, name string, count int) error {
 	}
 	return t.each(ctx, name, count, func(stack *pulumiv1.Stack, i int) error {
 		stack.Spec.ProgramRef = &pulumiv1.ProgramReference{Name: name}
-		stack.Spec.DependsOn = []meta.DependencyReference{{Name: "none", ReadyExpr: RegexBomb(i)}}
+		stack.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "none", ReadyExpr: RegexBomb(i)}}
 		return nil
 	})
 }
