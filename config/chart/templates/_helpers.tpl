@@ -65,3 +65,31 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- define "stack-controller.eventsAddress" -}}
 {{- default (printf "http://notification-controller.%s.svc.%s./" .Release.Namespace .Values.controller.clusterDomain) .Values.notifications.address }}
 {{- end }}
+
+{{- /* The value of --dependency-kinds. */}}
+{{- define "stack-controller.dependencyKinds" -}}
+{{- range $i, $kind := .Values.dependencyKinds }}{{ if $i }},{{ end }}{{ $kind.group }}/{{ $kind.kind }}{{ end }}
+{{- end }}
+
+{{- /* The rules of the controller: of the kinds of others that Stacks can depend on, only those that dependencyKinds lists. The own kinds need
+no further rule. Without the value, as after an upgrade with --reuse-values, they are those of the flag's default. */}}
+{{- define "stack-controller.rules" -}}
+{{- $optional := list "kustomize.toolkit.fluxcd.io/kustomizations" "helm.toolkit.fluxcd.io/helmreleases" }}
+{{- $listed := list }}
+{{- range .Values.dependencyKinds }}
+{{- $listed = append $listed (printf "%s/%s" .group .resource) }}
+{{- end }}
+{{- $rules := list }}
+{{- range (.Files.Get "files/role.yaml" | fromYaml).rules }}
+{{- $resource := printf "%s/%s" (first .apiGroups) (first .resources) }}
+{{- if or (not (has $resource $optional)) (has $resource $listed) (kindIs "invalid" $.Values.dependencyKinds) }}
+{{- $rules = append $rules . }}
+{{- end }}
+{{- end }}
+{{- range .Values.dependencyKinds }}
+{{- if not (or (has .group (list "pulumi.com" "auto.pulumi.com")) (has (printf "%s/%s" .group .resource) $optional)) }}
+{{- $rules = append $rules (dict "apiGroups" (list .group) "resources" (list .resource) "verbs" (list "get" "list" "watch")) }}
+{{- end }}
+{{- end }}
+{{- toYaml $rules }}
+{{- end }}

@@ -117,6 +117,8 @@ func TestTheSchemaRefusesValuesThatDoNotExistOrCannotWork(t *testing.T) {
 		"rbac.createClusterRole=true":                "createClusterRole",
 		"resources.request.cpu=1":                    "request",
 		"storage.sizeLimit=10GB":                     "sizeLimit",
+		"dependencyKinds[0].kind=Widget":             "dependencyKinds",
+		"dependencyKinds[0]=Widget":                  "dependencyKinds",
 		"serviceMonitor.metricRelabelings=everybody": "metricRelabelings",
 	} {
 		t.Run(value, func(t *testing.T) {
@@ -162,6 +164,7 @@ func TestValuesOfTheChartHaveTheirEffect(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		set   []string
+		json  string
 		check func(*testing.T, Gomega, objects)
 	}{
 		"images come from a mirror": {
@@ -233,6 +236,30 @@ func TestValuesOfTheChartHaveTheirEffect(t *testing.T) {
 				g.Expect(at(t, deployment(t, o), "spec", "replicas")).To(BeEquivalentTo(2))
 			},
 		},
+		"only the kinds that Stacks may depend on can be read": {
+			set: []string{"dependencyKinds[0].group=helm.toolkit.fluxcd.io", "dependencyKinds[0].kind=HelmRelease", "dependencyKinds[0].resource=helmreleases",
+				"dependencyKinds[1].group=example.com", "dependencyKinds[1].kind=Widget", "dependencyKinds[1].resource=widgets"},
+			check: func(t *testing.T, g Gomega, o objects) {
+				g.Expect(manager(t, deployment(t, o), "args")).To(ContainElement(
+					"--dependency-kinds=helm.toolkit.fluxcd.io/HelmRelease,example.com/Widget"))
+				g.Expect(readable(t, o, "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io", "example.com")).To(ConsistOf(
+					"helm.toolkit.fluxcd.io/helmreleases [get list watch]", "example.com/widgets [get list watch]"))
+			},
+		},
+		"Stacks depend on nothing but Stacks": {
+			json: "dependencyKinds=[]",
+			check: func(t *testing.T, g Gomega, o objects) {
+				g.Expect(manager(t, deployment(t, o), "args")).To(ContainElement("--dependency-kinds="))
+				g.Expect(readable(t, o, "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io")).To(BeEmpty())
+			},
+		},
+		"a value that an earlier version does not have is the default": {
+			set: []string{"dependencyKinds=null"},
+			check: func(t *testing.T, g Gomega, o objects) {
+				g.Expect(manager(t, deployment(t, o), "args")).NotTo(ContainElement(HavePrefix("--dependency-kinds")))
+				g.Expect(readable(t, o, "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io")).To(HaveLen(2))
+			},
+		},
 		"a PodMonitor": {
 			set: []string{"podMonitor.enabled=true", "podMonitor.namespace=monitoring", "podMonitor.labels.release=prometheus"},
 			check: func(t *testing.T, g Gomega, o objects) {
@@ -268,9 +295,26 @@ func TestValuesOfTheChartHaveTheirEffect(t *testing.T) {
 			for _, value := range test.set {
 				args = append(args, "--set", value)
 			}
+			if test.json != "" {
+				args = append(args, "--set-json", test.json)
+			}
 			test.check(t, NewWithT(t), template(t, args...))
 		})
 	}
+}
+
+// readable returns the resources of the groups that the controller has rights on, with their verbs.
+func readable(t *testing.T, o objects, groups ...string) (list []string) {
+	t.Helper()
+	for _, rule := range at(t, o.get(t, "ClusterRole", "stack-controller"), "rules").([]any) {
+		rule := rule.(map[string]any)
+		for _, group := range rule["apiGroups"].([]any) {
+			if slices.Contains(groups, group.(string)) {
+				list = append(list, fmt.Sprintf("%s/%s %v", group, rule["resources"].([]any)[0], rule["verbs"]))
+			}
+		}
+	}
+	return list
 }
 
 func TestASecondReleaseForItsOwnNamespaceDoesNotCollide(t *testing.T) {
