@@ -228,6 +228,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 		APIReader:               liveReader(mgr),
 		Sources:                 sources,
 		DefaultServiceAccount:   o.workspace.defaultServiceAccount,
+		Pods:                    o.workspace.runtime == runtimePod,
 		AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
 		Artifacts:               artifacts,
 		Contents:                shared.contents,

@@ -4,6 +4,8 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
 // StackKind is the kind of a Stack.
@@ -49,6 +51,10 @@ type StackSpec struct {
 	// PULUMI_ACCESS_TOKEN.
 	// +optional
 	AccessTokenSecret string `json:"accessTokenSecret,omitempty"`
+
+	// PulumiCloud logs each operation in to Pulumi Cloud, with a token of the ServiceAccount instead of an access token in a Secret.
+	// +optional
+	PulumiCloud *autov1alpha1.PulumiCloud `json:"pulumiCloud,omitempty"`
 
 	// SecretsProvider encrypts the secrets of the stack, for example "awskms://alias/my-key", "passphrase", or "default" for that of the
 	// backend. A stack with another provider is re-encrypted before the next update. If it is not set, a stack keeps its provider.

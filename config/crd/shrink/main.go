@@ -10,7 +10,8 @@
 //   - A pod template is a patch, so it need not have containers.
 //   - workspaceTemplate and updateTemplate of a Stack are patches too: nothing in their specification is required, and
 //     defaults must not be filled in, since they would override what the Stack says.
-//   - An updateTemplate does not choose plans: spec.approval of the Stack does.
+//   - An updateTemplate does not choose plans: spec.approval of the Stack does. A workspaceTemplate does not choose a login to Pulumi Cloud:
+//     spec.pulumiCloud of the Stack does.
 //   - Quantities and values that are a number or a string get the limits that decoding has. A single object that cannot be
 //     decoded would stop the controller's watch of all objects of its kind.
 //
@@ -123,6 +124,7 @@ func rewrite(schema *apiextensionsv1.JSONSchemaProps) {
 		case "workspaceTemplate":
 			updateProperty(&property, "spec", rewritePatch)
 			updateProperty(&property, "spec", dropDescriptionsBelow)
+			updateProperty(&property, "spec", dropLogin)
 		case "updateTemplate":
 			updateProperty(&property, "spec", rewritePatch)
 			updateProperty(&property, "spec", dropDescriptionsBelow)
@@ -153,6 +155,11 @@ func dropPlan(update *apiextensionsv1.JSONSchemaProps) {
 		delete(update.Properties, name)
 	}
 	update.XValidations = nil
+}
+
+// dropLogin drops a field of a Workspace that the Stack has itself.
+func dropLogin(workspace *apiextensionsv1.JSONSchemaProps) {
+	delete(workspace.Properties, "pulumiCloud")
 }
 
 // updateProperty changes a property of a schema in place. It does nothing if the schema does not have the property.

@@ -61,6 +61,8 @@ type Reconciler struct {
 	Contents *artifact.Contents
 	// DefaultServiceAccount is the identity of the workspace pods of Stacks that name none; empty leaves it to the Workspace.
 	DefaultServiceAccount string
+	// Pods is true when agents run in pods of their own, which have tokens of their ServiceAccounts.
+	Pods bool
 	// AllowCrossNamespaceRefs permits to depend on Stacks in other namespaces.
 	AllowCrossNamespaceRefs bool
 	// Sources resolves sources.

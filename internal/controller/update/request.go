@@ -79,6 +79,9 @@ func describeOperation(ctx context.Context, o *observation, inputs *inputReader)
 	if request.Env, err = inputs.environment(ctx, workspace); err != nil {
 		return nil, err
 	}
+	if request.Login, err = inputs.login(workspace, request); err != nil {
+		return nil, err
+	}
 	request.CreateStack = request.CreateStack && ptr.Deref(stack.Create, true)
 	request.SecretsProvider = ptr.Deref(stack.SecretsProvider, "")
 	request.Environments = stack.Environment
