@@ -1,11 +1,9 @@
 package cloud
 
 import (
-	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-jose/go-jose/v4"
 )
 
 // Trust says which tokens the service exchanges for access tokens, as the registered issuer and its policy do in Pulumi Cloud.
@@ -24,8 +24,8 @@ type Trust struct {
 	Subject string
 	// Scope that is allowed: "", "team:NAME" or "user:NAME".
 	Scope string
-	// Key is that of the issuer. Without one, signatures are not checked.
-	Key *rsa.PublicKey
+	// Key is the public key of the issuer, *ecdsa.PublicKey or *rsa.PublicKey.
+	Key any
 	// MaxExpiration is how long an access token may be valid; 0 for no limit.
 	MaxExpiration time.Duration
 	// Expired makes the client believe that an access token has expired as soon as the client has it.
@@ -125,24 +125,24 @@ func (t *Trust) check(audience, scope, token string) error {
 	if t == nil {
 		return errors.New("no issuer is registered")
 	}
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
+	signed, err := jose.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256, jose.RS256})
+	if err != nil {
 		return errors.New("no JSON Web Token")
 	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	payload, err := signed.Verify(t.Key)
 	if err != nil {
-		return errors.New("the token has no payload")
+		return errors.New("the signature is not that of the issuer")
 	}
 	var claims struct {
-		Subject  string          `json:"sub"`
-		Audience json.RawMessage `json:"aud"`
-		Expires  int64           `json:"exp"`
+		Subject  string   `json:"sub"`
+		Audience []string `json:"aud"`
+		Expires  int64    `json:"exp"`
 	}
 	if err := json.Unmarshal(payload, &claims); err != nil {
 		return errors.New("the token has no claims")
 	}
 	switch {
-	case audience != "urn:pulumi:org:"+t.Organization || !strings.Contains(string(claims.Audience), strconv.Quote(audience)):
+	case audience != "urn:pulumi:org:"+t.Organization || !slices.Contains(claims.Audience, audience):
 		return errors.New("another audience")
 	case claims.Subject != t.Subject:
 		return errors.New("the subject is not allowed")
@@ -150,29 +150,18 @@ func (t *Trust) check(audience, scope, token string) error {
 		return errors.New("the scope is not allowed")
 	case !time.Now().Before(time.Unix(claims.Expires, 0)):
 		return errors.New("the token has expired")
-	case t.Key == nil:
-		return nil
-	}
-	return t.checkSignature(parts)
-}
-
-func (t *Trust) checkSignature(parts []string) error {
-	signature, err := base64.RawURLEncoding.DecodeString(parts[2])
-	signed := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
-	if err != nil || rsa.VerifyPKCS1v15(t.Key, crypto.SHA256, signed[:], signature) != nil {
-		return errors.New("the signature is not that of the issuer")
 	}
 	return nil
 }
 
 // Issuer signs tokens as the API server of a cluster does for ServiceAccounts.
 type Issuer struct {
-	key *rsa.PrivateKey
+	key *ecdsa.PrivateKey
 }
 
 // NewIssuer returns an issuer with a new key.
 func NewIssuer() (*Issuer, error) {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("generate the key of the issuer: %w", err)
 	}
@@ -180,25 +169,23 @@ func NewIssuer() (*Issuer, error) {
 }
 
 // Key is what verifies the tokens.
-func (i *Issuer) Key() *rsa.PublicKey { return &i.key.PublicKey }
+func (i *Issuer) Key() *ecdsa.PublicKey { return &i.key.PublicKey }
 
 // Token returns a token of the subject for an organization, which is valid for the time.
 func (i *Issuer) Token(subject, organization string, valid time.Duration) (string, error) {
-	header, err := json.Marshal(map[string]string{"alg": "RS256", "typ": "JWT"})
-	if err != nil {
-		return "", err
-	}
 	payload, err := json.Marshal(map[string]any{
 		"iss": "https://cluster.test", "sub": subject, "aud": []string{"urn:pulumi:org:" + organization}, "exp": time.Now().Add(valid).Unix(),
 	})
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("encode the claims of a token: %w", err)
 	}
-	text := base64.RawURLEncoding.EncodeToString(header) + "." + base64.RawURLEncoding.EncodeToString(payload)
-	signed := sha256.Sum256([]byte(text))
-	signature, err := rsa.SignPKCS1v15(rand.Reader, i.key, crypto.SHA256, signed[:])
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: i.key}, (&jose.SignerOptions{}).WithType("JWT"))
 	if err != nil {
 		return "", fmt.Errorf("sign a token: %w", err)
 	}
-	return text + "." + base64.RawURLEncoding.EncodeToString(signature), nil
+	signed, err := signer.Sign(payload)
+	if err != nil {
+		return "", fmt.Errorf("sign a token: %w", err)
+	}
+	return signed.CompactSerialize()
 }
