@@ -50,8 +50,9 @@ type PulumiCloudOIDC struct {
 }
 
 const (
-	// PulumiCloudTokenDir is the directory of the pod with the token of the ServiceAccount for Pulumi Cloud, in the file PulumiCloudTokenFile.
-	PulumiCloudTokenDir  = secretFiles + "pulumi-cloud"
+	// PulumiCloudTokenDir is the directory of the pod with the token of the ServiceAccount for Pulumi Cloud.
+	PulumiCloudTokenDir = secretFiles + "pulumi-cloud"
+	// PulumiCloudTokenFile is the name of the file with the token in that directory.
 	PulumiCloudTokenFile = "token"
 	// accessTokenVariable has an access token for Pulumi Cloud. Pulumi would use it, and refuses to exchange a token as long as it is set.
 	accessTokenVariable = "PULUMI_ACCESS_TOKEN"
@@ -89,19 +90,19 @@ func (o *PulumiCloudOIDC) Check() error {
 
 // CheckPulumiCloud returns an error for the user if the Workspace logs in by OIDC and that cannot work, as far as the Workspace shows it.
 // It cannot see the variables of Secrets, ConfigMaps and images.
-func (w *Workspace) CheckPulumiCloud() error {
-	if w.Spec.PulumiCloud == nil {
+func (in *Workspace) CheckPulumiCloud() error {
+	if in.Spec.PulumiCloud == nil {
 		return nil
 	}
-	if err := w.Spec.PulumiCloud.OIDC.Check(); err != nil {
+	if err := in.Spec.PulumiCloud.OIDC.Check(); err != nil {
 		return fmt.Errorf("pulumiCloud.oidc: %w", err)
 	}
-	for _, file := range w.Spec.EnvFiles {
+	for _, file := range in.Spec.EnvFiles {
 		if file.Name == accessTokenVariable {
 			return ErrTwoLogins
 		}
 	}
-	for _, variable := range w.pulumiVariables() {
+	for _, variable := range in.pulumiVariables() {
 		switch {
 		case variable.Name == accessTokenVariable && (variable.Value != "" || variable.ValueFrom != nil):
 			return ErrTwoLogins // an empty variable removes that of the image
@@ -114,9 +115,9 @@ func (w *Workspace) CheckPulumiCloud() error {
 }
 
 // pulumiVariables returns the environment variables that the Workspace gives the container of Pulumi, without those of envFrom.
-func (w *Workspace) pulumiVariables() []corev1.EnvVar {
-	variables := slices.Clone(w.Spec.Env)
-	if template := w.Spec.PodTemplate; template != nil && template.Spec != nil {
+func (in *Workspace) pulumiVariables() []corev1.EnvVar {
+	variables := slices.Clone(in.Spec.Env)
+	if template := in.Spec.PodTemplate; template != nil && template.Spec != nil {
 		for i := range template.Spec.Containers {
 			if template.Spec.Containers[i].Name == PulumiContainerName {
 				variables = append(variables, template.Spec.Containers[i].Env...)

@@ -180,7 +180,9 @@ func TestLoginToACloudThatIsNotWellIsNoMatterOfCredentials(t *testing.T) {
 	}))
 	t.Cleanup(broken.Close)
 	elsewhere := func(url string) func(*agentpb.StartOperationRequest) {
-		return func(request *agentpb.StartOperationRequest) { request.Env[0] = variable("PULUMI_BACKEND_URL", url, false) }
+		return func(request *agentpb.StartOperationRequest) {
+			request.Env[0] = variable("PULUMI_BACKEND_URL", url, false)
+		}
 	}
 	operation := f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, up, f.byOIDC, elsewhere(broken.URL))
 	f.Expect(operation.GetMessage()).To(And(HavePrefix("cannot log in to Pulumi Cloud by OIDC: "), ContainSubstring("Service Unavailable")))

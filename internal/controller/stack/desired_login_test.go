@@ -58,8 +58,10 @@ func TestLoginThatCannotWorkIsRefusedWithItsPlace(t *testing.T) {
 		"an access token of the pod": {func(spec *pulumiv1.StackSpec) {
 			spec.WorkspaceTemplate = container(corev1.EnvVar{Name: accessTokenVariable, Value: "pul-canary"})
 		}, token},
-		"a bucket":               {func(spec *pulumiv1.StackSpec) { spec.Backend = "s3://state" }, backend},
-		"a directory of the pod": {func(spec *pulumiv1.StackSpec) { spec.WorkspaceTemplate = container(corev1.EnvVar{Name: backendVariable, Value: "file:///state"}) }, backend},
+		"a bucket": {func(spec *pulumiv1.StackSpec) { spec.Backend = "s3://state" }, backend},
+		"a directory of the pod": {func(spec *pulumiv1.StackSpec) {
+			spec.WorkspaceTemplate = container(corev1.EnvVar{Name: backendVariable, Value: "file:///state"})
+		}, backend},
 		"a team and a user": {func(spec *pulumiv1.StackSpec) { spec.PulumiCloud.OIDC.User = "alice" },
 			"spec.pulumiCloud.oidc: set either team or user, not both"},
 		"a flag for an organization": {func(spec *pulumiv1.StackSpec) { spec.PulumiCloud.OIDC.Organization = "--local" },

@@ -51,7 +51,9 @@ func TestLoginIsRefusedWithoutAPodOrWithAnAccessToken(t *testing.T) {
 		return &agentpb.EnvironmentVariable{Name: accessTokenVariable, Value: &agentpb.EnvironmentVariable_Text{Text: value}}
 	}
 	fromEnv := &agentpb.EnvironmentVariable{Name: accessTokenVariable, Value: &agentpb.EnvironmentVariable_FromEnv{FromEnv: "X"}}
-	bucket := func(w *autov1alpha1.Workspace) { w.Spec.Env = []corev1.EnvVar{{Name: "PULUMI_BACKEND_URL", Value: "s3://state"}} }
+	bucket := func(w *autov1alpha1.Workspace) {
+		w.Spec.Env = []corev1.EnvVar{{Name: "PULUMI_BACKEND_URL", Value: "s3://state"}}
+	}
 	for name, tt := range map[string]struct {
 		withoutPods bool
 		env         []*agentpb.EnvironmentVariable

@@ -73,6 +73,12 @@ var newRows = []row{
 		difference: "New.", why: "Kustomizations, HelmReleases and pods can use the outputs.",
 	},
 	{
+		field: "pulumiCloud", operator: "None: an access token in a Secret.",
+		uses:       []string{"operation.TestEachOperationLogsInAndNothingOfThatStays", "pods.TestPodLogsInToPulumiCloudWithTheTokenOfItsServiceAccount"},
+		misuses:    []string{"stack.TestLoginThatCannotWorkIsRefusedWithItsPlace", "operation.TestRefusedLoginNamesWhatPulumiCloudHasToTrust", typed},
+		difference: "New.", why: "The access token of an operation is for that operation only, and nobody has to rotate it.",
+	},
+	{
 		field: "workspaceIdleTimeout", operator: "None: a pod for each Stack, unless `workspaceReclaimPolicy` is `Delete`.",
 		uses:       []string{"pods.TestIdleWorkspaceHasNoPodUntilTheNextUpdate"},
 		misuses:    []string{typed},

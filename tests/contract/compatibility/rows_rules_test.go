@@ -142,7 +142,7 @@ func newFields(kind string) []string {
 	var fields []string
 	switch kind {
 	case "Workspace":
-		fields = under("spec", workspace)
+		fields = append(under("spec", workspace), "spec.pulumiCloud")
 	case "Update":
 		fields = append(under("spec", update), "spec.savePlan", "spec.planEnforcement", "spec.plan", "status.changes", "status.plan")
 	case "Program":

@@ -125,7 +125,7 @@ func (t *Trust) check(audience, scope, token string) error {
 	if t == nil {
 		return errors.New("no issuer is registered")
 	}
-	signed, err := jose.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256, jose.RS256})
+	signed, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.ES256, jose.RS256})
 	if err != nil {
 		return errors.New("no JSON Web Token")
 	}
