@@ -228,9 +228,10 @@ func (o *operation) keepLogin() error {
 	return nil
 }
 
-// noAccess matches what the CLI prints when Pulumi Cloud, or the CLI itself, does not accept the access token. What the CLI says misleads
-// who has no variable with a token.
-var noAccess = regexp.MustCompile(`PULUMI_ACCESS_TOKEN must be set|invalid access token|No credentials provided or are invalid|\[401\]|\b401 Unauthorized`)
+// noAccess matches what the CLI prints when Pulumi Cloud, or the CLI itself, does not accept the access token: before it has begun, and while
+// the engine is at work. What it says misleads whose operations log in by themselves.
+var noAccess = regexp.MustCompile("PULUMI_ACCESS_TOKEN must be set|invalid access token|No credentials provided or are invalid|" +
+	`\[401\]|\b401 Unauthorized|this command requires logging in`)
 
 // explainLogin replaces the error of an operation whose access token is not accepted, or no longer.
 func (o *operation) explainLogin(err error) error {

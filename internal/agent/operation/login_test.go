@@ -1,6 +1,7 @@
 package operation_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/tests/framework/cloud"
+	"github.com/stack-controller/stack-controller/tests/framework/programs"
 )
 
 const (
@@ -169,6 +171,25 @@ func TestAccessTokenThatIsRevokedIsSaidToBeOneOfTheLogin(t *testing.T) {
 	operation := f.fail(unauthenticated, up, f.byOIDC)
 	f.Expect(operation.GetMessage()).To(Equal("Pulumi Cloud does not accept the access token of the login by OIDC as team network of the organization acme: " +
 		"Unauthorized: No credentials provided or are invalid."))
+}
+
+// The engine needs the access token for each secret that it stores, and cannot record what it has done without.
+func TestAccessTokenThatIsRevokedWhilePulumiWorksIsSaidToBeOneOfTheLogin(t *testing.T) {
+	f := newLoginFixture(t)
+	f.succeed(up, f.byOIDC)
+	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
+	until := filepath.Join(t.TempDir(), "released")
+	f.sleep(fmt.Sprintf("until: %q", until))
+	f.write("Pulumi.yaml", f.readAll(f.project, "Pulumi.yaml")+"outputs: {hidden: {\"fn::secret\": \"${slow.id}\"}}\n")
+	_, ended := f.start(f.byOIDC)
+	f.service.Revoke()
+	f.Expect(os.WriteFile(until, nil, 0o600)).To(Succeed())
+	operation := f.await(ended)
+	f.Expect(operation.GetFailure()).To(Equal(unauthenticated), operation.GetMessage())
+	f.Expect(operation.GetMessage()).To(And(HavePrefix("Pulumi Cloud does not accept the access token of the login by OIDC as team network of the organization acme: "),
+		ContainSubstring("this command requires logging in")))
+	f.succeed(up, f.byOIDC)
+	f.expectNoTokens(operation)
 }
 
 // The Stack tries again.
