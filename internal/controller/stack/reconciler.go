@@ -61,8 +61,8 @@ type Reconciler struct {
 	Contents *artifact.Contents
 	// DefaultServiceAccount is the identity of the workspace pods of Stacks that name none; empty leaves it to the Workspace.
 	DefaultServiceAccount string
-	// AllowCrossNamespaceRefs permits to depend on Stacks in other namespaces.
-	AllowCrossNamespaceRefs bool
+	// Scope says whether Stacks in other namespaces may be depended on.
+	Scope references.Scope
 	// Sources resolves sources.
 	Sources *source.Set
 	// Artifacts fetches artifacts into the store without blocking.
@@ -97,6 +97,8 @@ type Reconciler struct {
 	// evaluated has the expressions of a Stack that were true, by the name of the Stack, while others of the Stack are left for the next
 	// reconcile.
 	evaluated sync.Map
+	// comparedInputs has, by the name of the Stack, what was read of its inputs.
+	comparedInputs sync.Map
 	// writtenOutputs has, by the name of the Stack, what its objects with outputs have, see recallOutputs.
 	writtenOutputs sync.Map
 	// paging is held while listLive has a page in memory.
@@ -112,6 +114,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 			r.Stacks.Forget(request.NamespacedName)
 			r.evaluated.Delete(request.NamespacedName)
 			r.writtenOutputs.Delete(request.NamespacedName)
+			r.comparedInputs.Delete(request.NamespacedName)
 			r.Sources.Forget(request.NamespacedName)
 			r.forgetDuration(request.NamespacedName)
 		}

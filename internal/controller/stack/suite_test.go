@@ -37,6 +37,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/inputs"
 	"github.com/stack-controller/stack-controller/internal/outputobject"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
@@ -177,6 +178,7 @@ func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8
 		change(reconciler)
 	}
 	s.Expect(informercache.AddIndexes(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
+	s.Expect(inputs.AddIndex(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
 	s.Expect(reconciler.SetupWithManager(s.t.Context(), mgr, fairqueue.ControllerOptions(4, controller.Options{}))).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())

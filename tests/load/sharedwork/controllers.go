@@ -34,6 +34,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/controller/workspace"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/inputs"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
@@ -124,6 +125,7 @@ func add(ctx context.Context, mgr ctrl.Manager, flux *source.Flux, dir string) e
 	options := fairqueue.ControllerOptions(1, controller.Options{})
 	return errors.Join(
 		informercache.AddIndexes(ctx, mgr.GetFieldIndexer()),
+		inputs.AddIndex(ctx, mgr.GetFieldIndexer()),
 		(&stack.Reconciler{Client: c, EventRecorder: events, APIReader: c, Sources: ofStacks, Stacks: stacks,
 			Metrics:   runtimectrl.NewMetrics(mgr, gotkmetrics.NewRecorder(), pulumiv1.Finalizer),
 			Artifacts: artifact.NewFetcher(store, 1), Contents: artifact.NewContents(store), RecentOutputs: update.NewRecentOutputs(),
