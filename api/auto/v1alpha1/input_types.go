@@ -6,7 +6,7 @@ import (
 
 // Input is a configuration value that is read, when an operation starts, from an output of a Stack, a Secret or a ConfigMap.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.stack), has(self.secret), has(self.configMap)].filter(set, set).size() == 1",message="set exactly one of stack, secret and configMap"
+// +kubebuilder:validation:XValidation:rule="has(self.stack) ? !has(self.secret) && !has(self.configMap) : has(self.secret) != has(self.configMap)",message="set exactly one of stack, secret and configMap"
 type Input struct {
 	// Key is the configuration key; without a namespace it belongs to the project.
 	// +kubebuilder:validation:MinLength=1

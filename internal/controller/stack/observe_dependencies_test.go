@@ -278,7 +278,7 @@ func TestStackMayHaveABoundedNumberOfDependencies(t *testing.T) {
 	requires("one more")(stack)
 	problem := (&Reconciler{}).checkDependencies(stack, namedDependencies(stack))
 	g.Expect(problem.permanent).To(BeTrue())
-	g.Expect(problem.message).To(ContainSubstring("256 prerequisites and dependencies, and this one has 257"))
+	g.Expect(problem.message).To(ContainSubstring("256 prerequisites, dependencies and Stacks in inputs, and this one has 257"))
 	for name, values := range stackIndexes {
 		g.Expect(len(values(stack))).To(BeNumerically("<=", maxIndexed), name)
 	}
