@@ -38,6 +38,14 @@ type comparedInputs struct {
 
 // checkInputs returns an error for the user if spec.inputs can never be used as it is.
 func checkInputs(stack *pulumiv1.Stack) error {
+	if template := stack.Spec.WorkspaceTemplate; template != nil && template.Spec != nil {
+		for i := range template.Spec.Stacks {
+			if len(template.Spec.Stacks[i].Inputs) > 0 {
+				// They would be neither dependencies, nor compared.
+				return errors.New("spec.workspaceTemplate: a stack has inputs: list them in spec.inputs")
+			}
+		}
+	}
 	for i := range stack.Spec.Inputs {
 		if from := stack.Spec.Inputs[i].Stack; from != nil {
 			if err := stackoutputs.CheckPath(from.Path); err != nil {

@@ -206,7 +206,7 @@ func (m *modelObjects) observe(s *modelState) *observation {
 	case "input missing":
 		o.requestError = &inputs.MissingError{Name: "network", Key: "vpcId", UsedBy: "it", OfInput: true}
 	case "not shared":
-		o.requestError = &inputs.DeniedError{}
+		o.requestError = inputs.Denied(nil, "team", &autov1alpha1.StackOutput{Name: "network", Namespace: "platform", Output: "vpcId"}, false)
 	case "invalid":
 		o.requestError = inputs.Invalidf("no such thing")
 	case "plan stale":

@@ -47,6 +47,8 @@ var stacks = []Field{
 	{"spec.destroyAfterDependents", "destroys this Stack before those that depend on it", true},
 	{"spec.drift", "does not look for drift", false},
 	{"spec.outputs", "does not write these objects", false},
+	{"spec.inputs", "updates this Stack without this configuration", true},
+	{"spec.shareOutputs", "", false},
 	{"spec.sourcePaths", "updates this Stack for each commit", false},
 	{"spec.recurseSubmodules", submodules, false},
 	{"spec.gitAuth.knownHostsRef", unknownHost, false},
@@ -73,6 +75,7 @@ var workspaces = []Field{
 	{"spec.git.recurseSubmodules", submodules, false},
 	{"spec.stacks[].config[].valueFrom.secretKeyRef", unset, false},
 	{"spec.stacks[].config[].valueFrom.configMapKeyRef", unset, false},
+	{"spec.stacks[].inputs", unset, false},
 }
 
 // plans are the new fields of an Update that an update template does not have.
