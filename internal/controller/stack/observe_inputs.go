@@ -12,8 +12,8 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
-	"github.com/stack-controller/stack-controller/internal/hashkey"
-	"github.com/stack-controller/stack-controller/internal/inputs"
+	"github.com/stack-controller/stack-controller/internal/controller/hashkey"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/stackoutputs"
 )

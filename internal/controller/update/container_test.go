@@ -8,7 +8,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
-	"github.com/stack-controller/stack-controller/internal/inputs"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 )
 
 func TestVariablesOfFilesAreReadByTheAgent(t *testing.T) {
