@@ -172,6 +172,13 @@ type WorkspaceStack struct {
 	// +optional
 	Config []ConfigItem `json:"config,omitempty"`
 
+	// Inputs are configuration values that are read from outputs of Stacks, Secrets and ConfigMaps when an operation starts.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=map
+	// +listMapKey=key
+	// +optional
+	Inputs []Input `json:"inputs,omitempty"`
+
 	// Environment lists Pulumi ESC environments to import.
 	// +listType=atomic
 	// +optional

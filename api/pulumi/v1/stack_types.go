@@ -263,6 +263,21 @@ type StackSpec struct {
 	// +optional
 	Outputs []OutputObject `json:"outputs,omitempty"`
 
+	// Inputs are configuration values that are read from outputs of other Stacks, Secrets and ConfigMaps when an operation starts. The Stack
+	// depends on the Stacks that are named here, and a change of a value causes an update.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=map
+	// +listMapKey=key
+	// +optional
+	Inputs []autov1alpha1.Input `json:"inputs,omitempty"`
+
+	// ShareOutputs lets Stacks of other namespaces use outputs of this one in spec.inputs, where the controller allows references to other
+	// namespaces.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=atomic
+	// +optional
+	ShareOutputs []OutputShare `json:"shareOutputs,omitempty"`
+
 	// WorkspaceTemplate customizes the Workspace of the Stack.
 	// +optional
 	WorkspaceTemplate *WorkspaceTemplate `json:"workspaceTemplate,omitempty"`

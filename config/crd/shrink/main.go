@@ -5,6 +5,8 @@
 //     pod.spec` has them. With them, client-side `kubectl apply` fails, because it keeps the whole definition in an annotation.
 //   - The workspaceTemplate and the updateTemplate of a Stack lose their descriptions, which `kubectl explain workspace.spec` and
 //     `kubectl explain update.spec` have, for the same reason.
+//   - The references in the gitAuth of a Stack lose theirs, which spec.envRefs has.
+//   - Conditions and the history of a status lose theirs, which are those of Kubernetes and Flux.
 //   - A version that is served and not stored keeps the description of the kind only: its fields are described in the version
 //     that is stored.
 //   - A pod template is a patch, so it need not have containers.
@@ -129,6 +131,12 @@ func rewrite(schema *apiextensionsv1.JSONSchemaProps) {
 			updateProperty(&property, "spec", rewritePatch)
 			updateProperty(&property, "spec", dropDescriptionsBelow)
 			updateProperty(&property, "spec", dropPlan)
+		case "conditions", "history":
+			dropDescriptionsBelow(&property)
+		case "gitAuth":
+			for _, name := range []string{"accessToken", "sshAuth", "basicAuth"} {
+				updateProperty(&property, name, dropDescriptionsBelow)
+			}
 		}
 		schema.Properties[name] = property
 	}

@@ -31,7 +31,7 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if stack.Spec.Stack == "" {
 		return nil, errors.New("spec.stack must not be empty")
 	}
-	if err := checkOutputs(stack); err != nil {
+	if err := errors.Join(checkOutputs(stack), checkInputs(stack)); err != nil {
 		return nil, err
 	}
 	env, files, err := environmentOf(stack)
@@ -46,6 +46,7 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 		Name:        stack.Spec.Stack,
 		Create:      new(!stack.Spec.UseLocalStackOnly),
 		Config:      config,
+		Inputs:      stack.Spec.Inputs,
 		Environment: stack.Spec.Environment,
 	}
 	if stack.Spec.SecretsProvider != "" {
@@ -232,6 +233,13 @@ func configOf(stack *pulumiv1.Stack) ([]autov1alpha1.ConfigItem, error) {
 	} {
 		if err != nil {
 			return nil, err
+		}
+	}
+	for i := range stack.Spec.Inputs {
+		if input := &stack.Spec.Inputs[i]; !input.Path {
+			if earlier, ok := c.place[input.Key]; ok {
+				return nil, fmt.Errorf("configuration key %q is set in spec.%s and in spec.inputs", input.Key, earlier)
+			}
 		}
 	}
 	return c.items, nil

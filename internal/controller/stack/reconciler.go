@@ -63,8 +63,8 @@ type Reconciler struct {
 	DefaultServiceAccount string
 	// Pods is true when agents run in pods of their own, which have tokens of their ServiceAccounts.
 	Pods bool
-	// AllowCrossNamespaceRefs permits to depend on Stacks in other namespaces.
-	AllowCrossNamespaceRefs bool
+	// Scope says whether Stacks in other namespaces may be depended on.
+	Scope references.Scope
 	// Sources resolves sources.
 	Sources *source.Set
 	// Artifacts fetches artifacts into the store without blocking.
@@ -99,6 +99,8 @@ type Reconciler struct {
 	// evaluated has the expressions of a Stack that were true, by the name of the Stack, while others of the Stack are left for the next
 	// reconcile.
 	evaluated sync.Map
+	// comparedInputs has, by the name of the Stack, what was read of its inputs.
+	comparedInputs sync.Map
 	// writtenOutputs has, by the name of the Stack, what its objects with outputs have, see recallOutputs.
 	writtenOutputs sync.Map
 	// paging is held while listLive has a page in memory.
@@ -114,6 +116,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 			r.Stacks.Forget(request.NamespacedName)
 			r.evaluated.Delete(request.NamespacedName)
 			r.writtenOutputs.Delete(request.NamespacedName)
+			r.comparedInputs.Delete(request.NamespacedName)
 			r.Sources.Forget(request.NamespacedName)
 			r.forgetDuration(request.NamespacedName)
 		}

@@ -7,6 +7,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 )
 
 const (
@@ -18,22 +19,22 @@ const (
 )
 
 // login returns how the operation with the environment logs in to Pulumi Cloud; nil when the environment has what is needed. The error is
-// an *invalidError.
+// an *inputs.InvalidError.
 func (r *inputReader) login(workspace *autov1alpha1.Workspace, request *agentpb.StartOperationRequest) (*agentpb.PulumiCloudLogin, error) {
 	cloud := workspace.Spec.PulumiCloud
 	if cloud == nil {
 		return nil, nil
 	}
 	if !r.pods {
-		return nil, invalidf("pulumiCloud.oidc of workspace %q: without a pod, there is no token of a ServiceAccount to log in with", workspace.Name)
+		return nil, inputs.Invalidf("pulumiCloud.oidc of workspace %q: without a pod, there is no token of a ServiceAccount to log in with", workspace.Name)
 	}
 	if err := workspace.CheckPulumiCloud(); err != nil {
-		return nil, invalidf("workspace %q: %s", workspace.Name, err)
+		return nil, inputs.Invalidf("workspace %q: %s", workspace.Name, err)
 	}
 	for _, variable := range request.GetEnv() {
 		text, known := variable.GetValue().(*agentpb.EnvironmentVariable_Text)
 		if variable.GetName() == accessTokenVariable && (!known || text.Text != "") {
-			return nil, invalidf("workspace %q: %s", workspace.Name, autov1alpha1.ErrTwoLogins)
+			return nil, inputs.Invalidf("workspace %q: %s", workspace.Name, autov1alpha1.ErrTwoLogins)
 		}
 	}
 	oidc := &cloud.OIDC

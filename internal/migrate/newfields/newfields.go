@@ -49,6 +49,8 @@ var stacks = []Field{
 	{"spec.pulumiCloud", noLogin, false},
 	{"spec.drift", "does not look for drift", false},
 	{"spec.outputs", "does not write these objects", false},
+	{"spec.inputs", "updates this Stack without this configuration", true},
+	{"spec.shareOutputs", "", false},
 	{"spec.sourcePaths", "updates this Stack for each commit", false},
 	{"spec.recurseSubmodules", submodules, false},
 	{"spec.gitAuth.knownHostsRef", unknownHost, false},
@@ -75,6 +77,7 @@ var workspaces = []Field{
 	{"spec.git.recurseSubmodules", submodules, false},
 	{"spec.stacks[].config[].valueFrom.secretKeyRef", unset, false},
 	{"spec.stacks[].config[].valueFrom.configMapKeyRef", unset, false},
+	{"spec.stacks[].inputs", unset, false},
 }
 
 // logins are the new fields of a Workspace that a workspace template does not have.

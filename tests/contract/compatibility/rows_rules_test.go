@@ -135,7 +135,7 @@ var operatorRules = []rule{
 func newFields(kind string) []string {
 	workspace := []string{
 		"git.auth.secretRef", "git.auth.knownHostsRef", "git.auth.certSecretRef", "git.auth.proxySecretRef",
-		"stacks[].config[].valueFrom.secretKeyRef", "stacks[].config[].valueFrom.configMapKeyRef",
+		"stacks[].inputs", "stacks[].config[].valueFrom.secretKeyRef", "stacks[].config[].valueFrom.configMapKeyRef",
 		"idleTimeout", "envFiles",
 	}
 	update := []string{"source", "timeout", "projectInfo", "previewOnly"}
