@@ -12,9 +12,11 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
@@ -163,4 +165,48 @@ func TestOutputsOfAnotherNamespaceAreSharedByConsent(t *testing.T) {
 	p.Await(notReady(pulumiv1.AccessDeniedReason))
 	giver.ChangeStack(network, share(true, "vpcId", "token"))
 	p.Await(ready(artifact.Digest))
+}
+
+func TestCommitRollsThroughAChainOfInputs(t *testing.T) {
+	p := alone(t, "inputs-chain")
+	// commit publishes three programs, each with its own directory, and returns what the last Stack of the chain then shows.
+	commit := func(size int, comment string, extra ...string) (deployed func(*pulumiv1.Stack) bool) {
+		files := gitserver.Files{}
+		for name, lines := range map[string][]string{
+			"a": {"outputs:", fmt.Sprintf("  x: %d", size)},
+			"b": {"config: {x: {type: integer}}", "outputs: {x: \"b${x}\"}"},
+			"c": {"config: {x: {type: string}}", "outputs: {x: \"c${x}\"}"},
+		} {
+			files[name+"/Pulumi.yaml"] = systemtest.Program(name, append(lines, "# "+comment)...)["Pulumi.yaml"]
+		}
+		for _, name := range extra {
+			files[name] = comment
+		}
+		artifact := p.publish(files)
+		return func(s *pulumiv1.Stack) bool {
+			return ready(artifact.Digest)(s) && systemtest.Output(s, "x") == fmt.Sprintf(`"cb%d"`, size)
+		}
+	}
+	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)})
+	deployed := commit(1, "")
+	for name, before := range map[string]string{"a": "", "b": "a", "c": "b"} {
+		p.layer(name, func(s *pulumiv1.Stack) {
+			s.Spec.FluxSource.Dir, s.Spec.SourcePaths = name, []string{name}
+			if before != "" {
+				s.Spec.Inputs = []autov1alpha1.Input{{Key: "x", Stack: &autov1alpha1.StackOutput{Name: before, Output: "x"}}}
+			}
+		})
+	}
+	p.AwaitStack("c", deployed)
+	p.Expect(p.Updates()).To(HaveLen(3))
+
+	p.AwaitStack("c", commit(2, ""))
+	p.Expect(p.Updates()).To(HaveLen(6), "the commit changes one program, and the inputs of the other Stacks")
+	p.AwaitStack("c", commit(3, "changed"))
+	p.Expect(p.Updates()).To(HaveLen(9), "the commit changes all programs, and each Stack is updated once, in their order")
+
+	// The values are compared with a key that outlives the process.
+	p.restartController()
+	p.AwaitStack("c", commit(3, "changed", "README"))
+	p.Expect(p.Updates()).To(HaveLen(9))
 }
