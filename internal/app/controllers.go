@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -30,6 +31,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/process"
 	"github.com/stack-controller/stack-controller/internal/controller/approval"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/controller/program"
 	"github.com/stack-controller/stack-controller/internal/controller/stack"
 	"github.com/stack-controller/stack-controller/internal/controller/update"
@@ -66,7 +68,7 @@ type sharedDependencies struct {
 
 // addControllers adds the controllers, and everything that they share, to the manager. All of it runs in the leader only.
 func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, fetching http.RoundTripper, observers []metrics.Observer, o *options) error {
-	if err := informercache.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+	if err := errors.Join(informercache.AddIndexes(ctx, mgr.GetFieldIndexer()), inputs.AddIndex(ctx, mgr.GetFieldIndexer())); err != nil {
 		return err
 	}
 	shared, err := newSharedDependencies(ctx, mgr, recorder, fetching, o)
@@ -123,6 +125,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 		References:    shared.watcher,
 		RecentOutputs: shared.recentOutputs,
 		MaxOperations: maxOperations(o),
+		Scope:         scopeOf(o),
 		Shard:         shard.New(o.selector),
 		Metrics:       updates,
 	}).SetupWithManager(ctx, mgr, controllerOptions(o))
@@ -189,7 +192,7 @@ func newSources(mgr ctrl.Manager, o *options) []source.Source {
 		&source.Flux{
 			APIReader:               liveReader(mgr),
 			Mapper:                  mgr.GetRESTMapper(),
-			AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
+			Scope:                   scopeOf(o),
 			DisableExternalArtifact: !o.externalArtifact,
 			// With the process runtime, everything runs on one machine and has one owner.
 			CheckLocations: o.workspace.runtime == runtimePod,
@@ -202,6 +205,11 @@ func newSources(mgr ctrl.Manager, o *options) []source.Source {
 func (p *sharedDependencies) sourceSet(o *options) (*source.Set, *source.GitSubscriber) {
 	git := p.git.NewSubscriber()
 	return &source.Set{Sources: append([]source.Source{git}, p.sources...), RequireVerified: o.requireVerified}, git
+}
+
+// scopeOf returns which namespaces objects may refer to.
+func scopeOf(o *options) references.Scope {
+	return references.Scope{OtherNamespaces: !o.acl.NoCrossNamespaceRefs}
 }
 
 func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDependencies, artifacts *artifact.Fetcher, o *options) error {
@@ -226,25 +234,26 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 	}
 	sources, _ := shared.sourceSet(o)
 	reconciler := &stack.Reconciler{
-		Client:                  mgr.GetClient(),
-		EventRecorder:           shared.recorder,
-		Metrics:                 runtimectrl.NewMetrics(mgr, durations, pulumiv1.Finalizer),
-		APIReader:               liveReader(mgr),
-		Sources:                 sources,
-		DefaultServiceAccount:   o.workspace.defaultServiceAccount,
-		AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
-		Artifacts:               artifacts,
-		Contents:                shared.contents,
-		RecentOutputs:           shared.recentOutputs,
-		References:              shared.watcher,
-		Objects:                 objects,
-		Outputs:                 outputs,
-		WaitInterval:            o.requeueDependency,
-		ShowAfter:               stack.DefaultShowAfter,
-		Traced:                  o.tracing,
-		Jitter:                  float64(o.jitter.Percentage) / 100,
-		Stacks:                  stacks,
-		Shard:                   shard.New(o.selector),
+		Client:                mgr.GetClient(),
+		EventRecorder:         shared.recorder,
+		Metrics:               runtimectrl.NewMetrics(mgr, durations, pulumiv1.Finalizer),
+		APIReader:             liveReader(mgr),
+		Sources:               sources,
+		DefaultServiceAccount: o.workspace.defaultServiceAccount,
+		Pods:                  o.workspace.runtime == runtimePod,
+		Scope:                 scopeOf(o),
+		Artifacts:             artifacts,
+		Contents:              shared.contents,
+		RecentOutputs:         shared.recentOutputs,
+		References:            shared.watcher,
+		Outputs:               outputs,
+		Objects:               objects,
+		WaitInterval:          o.requeueDependency,
+		ShowAfter:             stack.DefaultShowAfter,
+		Traced:                o.tracing,
+		Jitter:                float64(o.jitter.Percentage) / 100,
+		Stacks:                stacks,
+		Shard:                 shard.New(o.selector),
 	}
 	if o.workspace.runtime == runtimeProcess {
 		reconciler.Reaches = knowsOperation(shared.agents)

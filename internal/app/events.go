@@ -38,7 +38,7 @@ var actions = map[pulumiv1.Action][]string{
 		pulumiv1.NoDriftReason, pulumiv1.DriftDetectedReason, pulumiv1.DriftComesBackReason, pulumiv1.DriftCheckFailedReason,
 	},
 	pulumiv1.UpdateAction: {
-		pulumiv1.SecretNotFoundReason, pulumiv1.RetryingAfterFailureReason, pulumiv1.StackLostReason, pulumiv1.StateUpgradeRequiredReason, pulumiv1.PolicyViolationReason,
+		pulumiv1.SecretNotFoundReason, pulumiv1.InputNotFoundReason, pulumiv1.RetryingAfterFailureReason, pulumiv1.StackLostReason, pulumiv1.StateUpgradeRequiredReason, pulumiv1.PolicyViolationReason,
 		pulumiv1.PreviewFailedReason, pulumiv1.UpdateFailedReason, pulumiv1.UpdateInterruptedReason, pulumiv1.UpdateConflictReason,
 		"StackCreated", "StackUpdateDetected", "StackUpdateFailure", "StackUpdateInterrupted", "StackUpdateConflictDetected",
 		"UpdateSucceeded", "PulumiWarning", "OutputsNotStored",

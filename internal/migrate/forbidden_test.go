@@ -30,6 +30,9 @@ var forbidding = map[string]struct {
 	"spec.approval":        {spec: func(s *pulumiv1.Stack) { s.Spec.Approval = &pulumiv1.ApprovalPolicy{} }},
 	"spec.requireVerified": {spec: func(s *pulumiv1.Stack) { kinds[1].set(&s.Spec); s.Spec.RequireVerified = true }},
 	"spec.dependsOn":       {spec: func(s *pulumiv1.Stack) { s.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "network"}} }},
+	"spec.inputs": {spec: func(s *pulumiv1.Stack) {
+		s.Spec.Inputs = []autov1alpha1.Input{{Key: "vpc", Secret: &autov1alpha1.KeyReference{Name: "network", Key: "vpc"}}}
+	}},
 	"spec.destroyAfterDependents": {spec: func(s *pulumiv1.Stack) {
 		s.Spec.DestroyOnFinalize, s.Spec.DestroyAfterDependents = true, true
 	}},

@@ -27,6 +27,15 @@ const (
 	ConfigMap Kind = "ConfigMap"
 )
 
+// Scope says which namespaces an object may refer to.
+type Scope struct {
+	// OtherNamespaces is true when references to other namespaces are allowed.
+	OtherNamespaces bool
+}
+
+// Reaches reports whether an object in a namespace may refer to one in another.
+func (s Scope) Reaches(from, to string) bool { return from == to || s.OtherNamespaces }
+
 // MaxObjects bounds the number of Secrets and ConfigMaps that an operation uses, including those that do not exist: each costs a request.
 const MaxObjects = 1000
 
@@ -73,6 +82,17 @@ func OfStack(stack *pulumiv1.Stack) []Key {
 	}
 	if template := stack.Spec.WorkspaceTemplate; template != nil && template.Spec != nil {
 		c.addSpec(template.Spec, func(*autov1alpha1.WorkspaceStack) bool { return true })
+	}
+	return c.sorted()
+}
+
+// OfInputs returns the Secrets and ConfigMaps of inputs in a namespace, sorted. Only other values in them are a change, see package inputs: they
+// are not among those of OfStack and OfWorkspace.
+func OfInputs(namespace string, inputs []autov1alpha1.Input) []Key {
+	c := collector{namespace: namespace}
+	for i := range inputs {
+		c.add(Secret, ptr.Deref(inputs[i].Secret, autov1alpha1.KeyReference{}).Name)
+		c.add(ConfigMap, ptr.Deref(inputs[i].ConfigMap, autov1alpha1.KeyReference{}).Name)
 	}
 	return c.sorted()
 }

@@ -22,6 +22,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/internal/source/netguard"
 )
@@ -33,8 +34,8 @@ type Flux struct {
 	APIReader client.Reader
 	// Mapper finds the version of a kind that the API server serves, whatever version the Stack names.
 	Mapper apimeta.RESTMapper
-	// AllowCrossNamespaceRefs permits a source in another namespace than the Stack's.
-	AllowCrossNamespaceRefs bool
+	// Scope says whether a source may be in another namespace than the Stack.
+	Scope references.Scope
 	// DisableExternalArtifact refuses sources of kind ExternalArtifact.
 	DisableExternalArtifact bool
 	// CheckLocations refuses artifacts whose URL is not one where the source can have published them.
@@ -153,7 +154,7 @@ func (f *Flux) check(field, namespace string, ref meta.NamespacedObjectKindRefer
 		return key, err
 	}
 	switch {
-	case key.Namespace != namespace && !f.AllowCrossNamespaceRefs:
+	case !f.Scope.Reaches(namespace, key.Namespace):
 		return key, permanent(pulumiv1.AccessDeniedReason,
 			"cannot use %s %s: references to another namespace are not allowed", key.Kind, key.NamespacedName)
 	case key.isFlux(sourcev1.ExternalArtifactKind) && f.DisableExternalArtifact:

@@ -14,6 +14,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // fluxStack is a Stack whose source is of the kind.
@@ -42,7 +43,7 @@ func TestKindThatCannotBeASourceIsRefusedUnread(t *testing.T) {
 		t.Run(test.apiVersion+" "+test.kind, func(t *testing.T) {
 			g := NewWithT(t)
 			// This Flux has no client, so it would panic if it read anything.
-			_, err := (&Flux{AllowCrossNamespaceRefs: true}).Resolve(t.Context(), fluxStack(test.apiVersion, test.kind), false)
+			_, err := (&Flux{Scope: references.Scope{OtherNamespaces: true}}).Resolve(t.Context(), fluxStack(test.apiVersion, test.kind), false)
 			problem := problemIn(g, err)
 			g.Expect(problem.Reason).To(Equal(pulumiv1.SpecInvalidReason))
 			g.Expect(problem.Permanent).To(BeTrue())

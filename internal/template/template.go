@@ -39,6 +39,8 @@ func Workspace(base *autov1alpha1.Workspace, template *pulumiv1.WorkspaceTemplat
 		return nil, fmt.Errorf("merge the template over workspace %s: %w", base.Name, err)
 	}
 	spec.Stacks, spec.Env, spec.EnvFiles = stacks, env, files
+	// A template cannot log in as somebody else than the Stack.
+	spec.PulumiCloud = base.Spec.PulumiCloud.DeepCopy()
 	merged.Spec = spec
 	return merged, nil
 }

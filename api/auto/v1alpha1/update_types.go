@@ -321,6 +321,15 @@ type UpdateStatus struct {
 	// +optional
 	ReferencesDigest string `json:"referencesDigest,omitempty"`
 
+	// InputValuesDigest identifies the values of the inputs that the operation was started with, with one short hash for each. The key of the
+	// hashes is in a Secret, so it reveals nothing about the values.
+	// +optional
+	InputValuesDigest string `json:"inputValuesDigest,omitempty"`
+
+	// InputVersionsDigest identifies the versions of the objects that these values were read from, with one short hash for each.
+	// +optional
+	InputVersionsDigest string `json:"inputVersionsDigest,omitempty"`
+
 	// Conditions of the Update: Progressing, Failed and Complete.
 	// +listType=map
 	// +listMapKey=type

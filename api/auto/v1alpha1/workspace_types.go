@@ -108,6 +108,10 @@ type WorkspaceSpec struct {
 	// +optional
 	EnvFiles []EnvFile `json:"envFiles,omitempty"`
 
+	// PulumiCloud logs each operation in to Pulumi Cloud, with a token of the pod's ServiceAccount instead of an access token in a Secret.
+	// +optional
+	PulumiCloud *PulumiCloud `json:"pulumiCloud,omitempty"`
+
 	// IdleTimeout is how long the Workspace can be idle before its pod is removed, for example "30m". The next Update starts the pod again. 0s
 	// keeps the pod. Defaults to the controller flag --workspace-idle-timeout.
 	// +kubebuilder:validation:Type=string
@@ -167,6 +171,13 @@ type WorkspaceStack struct {
 	// +listMapKey=key
 	// +optional
 	Config []ConfigItem `json:"config,omitempty"`
+
+	// Inputs are configuration values that are read from outputs of Stacks, Secrets and ConfigMaps when an operation starts.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=map
+	// +listMapKey=key
+	// +optional
+	Inputs []Input `json:"inputs,omitempty"`
 
 	// Environment lists Pulumi ESC environments to import.
 	// +listType=atomic

@@ -32,6 +32,16 @@ type InputsWithoutCommit struct {
 	// their content. Any other version causes an update.
 	// +optional
 	ReferencesDigest string `json:"referencesDigest,omitempty"`
+
+	// InputValuesDigest identifies the values of spec.inputs, with one short hash for each. The key of the hashes is in a Secret, so it reveals
+	// nothing about the values. Any other value causes an update.
+	// +optional
+	InputValuesDigest string `json:"inputValuesDigest,omitempty"`
+
+	// InputVersionsDigest identifies the versions of the objects that these values were read from. The values are read again when there is
+	// another version.
+	// +optional
+	InputVersionsDigest string `json:"inputVersionsDigest,omitempty"`
 }
 
 // HasContentOf reports whether both are known to have the same specification and, perhaps in different commits, the same content.

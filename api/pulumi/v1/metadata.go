@@ -24,6 +24,11 @@ const (
 	// when it created the Update.
 	ReferencesDigestAnnotation = "pulumi.com/references-digest"
 
+	// InputValuesDigestAnnotation on an Update identifies the values of spec.inputs that the Stack's controller read before it created the
+	// Update, and InputVersionsDigestAnnotation the versions of what they were read from.
+	InputValuesDigestAnnotation   = "pulumi.com/input-values-digest"
+	InputVersionsDigestAnnotation = "pulumi.com/input-versions-digest"
+
 	// ContentDigestAnnotation on an Update identifies the content of the source that the stack consists of.
 	ContentDigestAnnotation = "pulumi.com/content-digest"
 

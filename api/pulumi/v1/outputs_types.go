@@ -122,6 +122,43 @@ type OutputKey struct {
 	Optional bool `json:"optional,omitempty"`
 }
 
+// OutputShare lets the Stacks of some namespaces use some outputs.
+type OutputShare struct {
+	// Namespaces are the names of namespaces. "*" stands for any text in a name.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern="^[-a-z0-9*]+$"
+	// +listType=atomic
+	// +required
+	Namespaces []string `json:"namespaces"`
+
+	// Outputs are the names of the outputs.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +listType=atomic
+	// +required
+	Outputs []string `json:"outputs"`
+
+	// Secrets also shares those that are secret, or contain a secret.
+	// +optional
+	Secrets bool `json:"secrets,omitempty"`
+}
+
+// StoredOutputs says where the outputs of a stack are stored.
+type StoredOutputs struct {
+	// Update is the name of the Update that set the outputs, and UID its UID.
+	Update string    `json:"update"`
+	UID    types.UID `json:"uid"`
+
+	// Secret is the name of the Secret with the outputs; empty when the stack has none.
+	// +optional
+	Secret string `json:"secret,omitempty"`
+}
+
 // OutputObjectsStatus is what was written for spec.outputs.
 type OutputObjectsStatus struct {
 	// Update is the name of the Update whose outputs were written. It is kept as long as the Stack has spec.outputs.

@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -61,10 +62,24 @@ func (in *Stack) Created(update metav1.Object) bool {
 	return current != nil && current.UID != "" && current.UID == update.GetUID() && update.GetGeneration() == 1
 }
 
-// KeepsOutputsOf reports whether the Update has the outputs that were written for spec.outputs, which may have to be written again.
-func (in *Stack) KeepsOutputsOf(update metav1.Object) bool {
-	written := in.Status.OutputObjects
-	return len(in.Spec.Outputs) > 0 && written != nil && written.UID == update.GetUID()
+// KeepsOutputsOf reports whether the Update has outputs that may be needed again: they were written for spec.outputs, or, if isInput is true,
+// other Stacks have them as inputs.
+func (in *Stack) KeepsOutputsOf(update metav1.Object, isInput bool) bool {
+	written, stored := in.Status.OutputObjects, in.Status.StoredOutputs
+	return len(in.Spec.Outputs) > 0 && written != nil && written.UID == update.GetUID() ||
+		(isInput || len(in.Spec.ShareOutputs) > 0) && stored != nil && stored.UID == update.GetUID()
+}
+
+// SharesOutput reports whether Stacks of the namespace may use the output, which is secret or not. Those of its own may use all.
+func (in *Stack) SharesOutput(namespace, output string, secret bool) bool {
+	return namespace == in.Namespace || slices.ContainsFunc(in.Spec.ShareOutputs, func(share OutputShare) bool {
+		return (share.Secrets || !secret) && slices.Contains(share.Outputs, output) &&
+			slices.ContainsFunc(share.Namespaces, func(pattern string) bool {
+				// A name has no slash, and a pattern no other special character: the API server refuses them.
+				matches, err := path.Match(pattern, namespace)
+				return err == nil && matches
+			})
+	})
 }
 
 // GetLastHandledReconcileRequest returns the value of reconcile.fluxcd.io/requestedAt that was handled last.

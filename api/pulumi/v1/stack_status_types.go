@@ -47,6 +47,10 @@ type StackStatus struct {
 	// +optional
 	Outputs map[string]apiextensionsv1.JSON `json:"outputs,omitempty"`
 
+	// StoredOutputs says where all outputs of the last successful update are, also the secret ones.
+	// +optional
+	StoredOutputs *StoredOutputs `json:"storedOutputs,omitempty"`
+
 	// OutputObjects are the Secrets and ConfigMaps of spec.outputs that the controller has written.
 	// +optional
 	OutputObjects *OutputObjectsStatus `json:"outputObjects,omitempty"`

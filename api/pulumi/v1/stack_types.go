@@ -3,6 +3,8 @@ package v1
 import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
 // StackKind is the kind of a Stack.
@@ -48,6 +50,10 @@ type StackSpec struct {
 	// PULUMI_ACCESS_TOKEN.
 	// +optional
 	AccessTokenSecret string `json:"accessTokenSecret,omitempty"`
+
+	// PulumiCloud logs each operation in to Pulumi Cloud, with a token of the ServiceAccount instead of an access token in a Secret.
+	// +optional
+	PulumiCloud *autov1alpha1.PulumiCloud `json:"pulumiCloud,omitempty"`
 
 	// SecretsProvider encrypts the secrets of the stack, for example "awskms://alias/my-key", "passphrase", or "default" for that of the
 	// backend. A stack with another provider is re-encrypted before the next update. If it is not set, a stack keeps its provider.
@@ -256,6 +262,21 @@ type StackSpec struct {
 	// +listMapKey=name
 	// +optional
 	Outputs []OutputObject `json:"outputs,omitempty"`
+
+	// Inputs are configuration values that are read from outputs of other Stacks, Secrets and ConfigMaps when an operation starts. The Stack
+	// depends on the Stacks that are named here, and a change of a value causes an update.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=map
+	// +listMapKey=key
+	// +optional
+	Inputs []autov1alpha1.Input `json:"inputs,omitempty"`
+
+	// ShareOutputs lets Stacks of other namespaces use outputs of this one in spec.inputs, where the controller allows references to other
+	// namespaces.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=atomic
+	// +optional
+	ShareOutputs []OutputShare `json:"shareOutputs,omitempty"`
 
 	// WorkspaceTemplate customizes the Workspace of the Stack.
 	// +optional

@@ -24,7 +24,7 @@ const (
 	SourceNotVerifiedReason = "SourceNotVerified"
 	// SourceKindNotInstalledReason (waiting): The cluster does not serve the kind of the source.
 	SourceKindNotInstalledReason = "SourceKindNotInstalled"
-	// AccessDeniedReason (waiting or Stalled): Stalled: the source or an object in `dependsOn` is in another namespace, an object in `dependsOn` is of a kind that `--dependency-kinds` does not list, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source or the object.
+	// AccessDeniedReason (waiting or Stalled): Stalled: the source or a Stack in `dependsOn` is in another namespace, or the source is an `ExternalArtifact` and that feature gate is off; or a Stack in another namespace does not share an output that `spec.inputs` uses. Waiting: the controller is not allowed to read the source, or an output in `spec.inputs` is secret and is shared only if it is not.
 	AccessDeniedReason = "AccessDenied"
 	// SourceUnavailableReason (waiting): The git server cannot be used, because of DNS, the connection, a timeout, a certificate or an error of the server. A deployed Stack reports it only after a second failure in a row.
 	SourceUnavailableReason = "SourceUnavailable"
@@ -108,6 +108,8 @@ const (
 	OutputSecretReason = "OutputSecret"
 	// OutputNotFoundReason (Stalled): An object of `spec.outputs` asks for an output, or a path in one, that the stack does not have. The object is not written.
 	OutputNotFoundReason = "OutputNotFound"
+	// InputNotFoundReason (waiting): An object, key or output of `spec.inputs` does not exist, and the input has no `default`. The message names it.
+	InputNotFoundReason = "InputNotFound"
 	// OutputsTooLargeReason (Stalled): The outputs for an object of `spec.outputs` have more than 1 MiB, or more parts than a path can be looked for in. The object is not written.
 	OutputsTooLargeReason = "OutputsTooLarge"
 	// NoDriftReason (ready): The reason of `Drifted`: no resource was changed outside of Pulumi.

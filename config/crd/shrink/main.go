@@ -5,12 +5,15 @@
 //     pod.spec` has them. With them, client-side `kubectl apply` fails, because it keeps the whole definition in an annotation.
 //   - The workspaceTemplate and the updateTemplate of a Stack lose their descriptions, which `kubectl explain workspace.spec` and
 //     `kubectl explain update.spec` have, for the same reason.
+//   - The references in the gitAuth of a Stack lose theirs, which spec.envRefs has.
+//   - Conditions and the history of a status lose theirs, which are those of Kubernetes and Flux.
 //   - A version that is served and not stored keeps the description of the kind only: its fields are described in the version
 //     that is stored.
 //   - A pod template is a patch, so it need not have containers.
 //   - workspaceTemplate and updateTemplate of a Stack are patches too: nothing in their specification is required, and
 //     defaults must not be filled in, since they would override what the Stack says.
-//   - An updateTemplate does not choose plans: spec.approval of the Stack does.
+//   - An updateTemplate does not choose plans: spec.approval of the Stack does. A workspaceTemplate does not choose a login to Pulumi Cloud:
+//     spec.pulumiCloud of the Stack does.
 //   - Quantities and values that are a number or a string get the limits that decoding has. A single object that cannot be
 //     decoded would stop the controller's watch of all objects of its kind.
 //
@@ -123,10 +126,17 @@ func rewrite(schema *apiextensionsv1.JSONSchemaProps) {
 		case "workspaceTemplate":
 			updateProperty(&property, "spec", rewritePatch)
 			updateProperty(&property, "spec", dropDescriptionsBelow)
+			updateProperty(&property, "spec", dropLogin)
 		case "updateTemplate":
 			updateProperty(&property, "spec", rewritePatch)
 			updateProperty(&property, "spec", dropDescriptionsBelow)
 			updateProperty(&property, "spec", dropPlan)
+		case "conditions", "history":
+			dropDescriptionsBelow(&property)
+		case "gitAuth":
+			for _, name := range []string{"accessToken", "sshAuth", "basicAuth"} {
+				updateProperty(&property, name, dropDescriptionsBelow)
+			}
 		}
 		schema.Properties[name] = property
 	}
@@ -153,6 +163,11 @@ func dropPlan(update *apiextensionsv1.JSONSchemaProps) {
 		delete(update.Properties, name)
 	}
 	update.XValidations = nil
+}
+
+// dropLogin drops a field of a Workspace that the Stack has itself.
+func dropLogin(workspace *apiextensionsv1.JSONSchemaProps) {
+	delete(workspace.Properties, "pulumiCloud")
 }
 
 // updateProperty changes a property of a schema in place. It does nothing if the schema does not have the property.

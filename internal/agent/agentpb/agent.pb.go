@@ -673,7 +673,9 @@ type StartOperationRequest struct {
 	// The stack is probably not there: create it first, unless create_stack is false. One that exists is used as it is.
 	NewStack bool `protobuf:"varint,17,opt,name=new_stack,json=newStack,proto3" json:"new_stack,omitempty"`
 	// With a preview of an up or a destroy: keep it as a plan. With the planned kinds: carry this one out.
-	Plan          *PlanRequest `protobuf:"bytes,18,opt,name=plan,proto3" json:"plan,omitempty"`
+	Plan *PlanRequest `protobuf:"bytes,18,opt,name=plan,proto3" json:"plan,omitempty"`
+	// How to log in to Pulumi Cloud before anything else is done; absent when the environment has what is needed.
+	Login         *PulumiCloudLogin `protobuf:"bytes,19,opt,name=login,proto3" json:"login,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -847,6 +849,13 @@ func (x *StartOperationRequest) GetPlan() *PlanRequest {
 	return nil
 }
 
+func (x *StartOperationRequest) GetLogin() *PulumiCloudLogin {
+	if x != nil {
+		return x.Login
+	}
+	return nil
+}
+
 type isStartOperationRequest_Source interface {
 	isStartOperationRequest_Source()
 }
@@ -871,6 +880,87 @@ func (*StartOperationRequest_Local) isStartOperationRequest_Source() {}
 
 func (*StartOperationRequest_Project) isStartOperationRequest_Source() {}
 
+// PulumiCloudLogin is an exchange of a token of the workspace for an access token, which the operation uses and which does not outlive it.
+type PulumiCloudLogin struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Organization that the token is for.
+	Organization string `protobuf:"bytes,1,opt,name=organization,proto3" json:"organization,omitempty"`
+	// Team or user whose access token is wanted, not both. Without them it is that of the organization.
+	Team string `protobuf:"bytes,2,opt,name=team,proto3" json:"team,omitempty"`
+	User string `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	// How long the access token is valid.
+	Expiration *durationpb.Duration `protobuf:"bytes,4,opt,name=expiration,proto3" json:"expiration,omitempty"`
+	// File in the workspace with the token, absolute. The agent never passes the token itself to a process.
+	TokenFile     string `protobuf:"bytes,5,opt,name=token_file,json=tokenFile,proto3" json:"token_file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PulumiCloudLogin) Reset() {
+	*x = PulumiCloudLogin{}
+	mi := &file_agent_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PulumiCloudLogin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PulumiCloudLogin) ProtoMessage() {}
+
+func (x *PulumiCloudLogin) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PulumiCloudLogin.ProtoReflect.Descriptor instead.
+func (*PulumiCloudLogin) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PulumiCloudLogin) GetOrganization() string {
+	if x != nil {
+		return x.Organization
+	}
+	return ""
+}
+
+func (x *PulumiCloudLogin) GetTeam() string {
+	if x != nil {
+		return x.Team
+	}
+	return ""
+}
+
+func (x *PulumiCloudLogin) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *PulumiCloudLogin) GetExpiration() *durationpb.Duration {
+	if x != nil {
+		return x.Expiration
+	}
+	return nil
+}
+
+func (x *PulumiCloudLogin) GetTokenFile() string {
+	if x != nil {
+		return x.TokenFile
+	}
+	return ""
+}
+
 // PlanRequest says what to do about a plan.
 type PlanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -888,7 +978,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +990,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1003,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PlanRequest) GetKey() []byte {
@@ -959,7 +1049,7 @@ type PlanDigests struct {
 
 func (x *PlanDigests) Reset() {
 	*x = PlanDigests{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1061,7 @@ func (x *PlanDigests) String() string {
 func (*PlanDigests) ProtoMessage() {}
 
 func (x *PlanDigests) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1074,7 @@ func (x *PlanDigests) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDigests.ProtoReflect.Descriptor instead.
 func (*PlanDigests) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlanDigests) GetInputs() string {
@@ -1031,7 +1121,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1133,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1146,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Plan) GetDigests() *PlanDigests {
@@ -1100,7 +1190,7 @@ type PushPlanRequest struct {
 
 func (x *PushPlanRequest) Reset() {
 	*x = PushPlanRequest{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1202,7 @@ func (x *PushPlanRequest) String() string {
 func (*PushPlanRequest) ProtoMessage() {}
 
 func (x *PushPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1215,7 @@ func (x *PushPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushPlanRequest.ProtoReflect.Descriptor instead.
 func (*PushPlanRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PushPlanRequest) GetMessage() isPushPlanRequest_Message {
@@ -1182,7 +1272,7 @@ type PlanHeader struct {
 
 func (x *PlanHeader) Reset() {
 	*x = PlanHeader{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1284,7 @@ func (x *PlanHeader) String() string {
 func (*PlanHeader) ProtoMessage() {}
 
 func (x *PlanHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1297,7 @@ func (x *PlanHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanHeader.ProtoReflect.Descriptor instead.
 func (*PlanHeader) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanHeader) GetDigest() string {
@@ -1232,7 +1322,7 @@ type PushPlanResponse struct {
 
 func (x *PushPlanResponse) Reset() {
 	*x = PushPlanResponse{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1334,7 @@ func (x *PushPlanResponse) String() string {
 func (*PushPlanResponse) ProtoMessage() {}
 
 func (x *PushPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1347,7 @@ func (x *PushPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushPlanResponse.ProtoReflect.Descriptor instead.
 func (*PushPlanResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 type GetPlanRequest struct {
@@ -1270,7 +1360,7 @@ type GetPlanRequest struct {
 
 func (x *GetPlanRequest) Reset() {
 	*x = GetPlanRequest{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1372,7 @@ func (x *GetPlanRequest) String() string {
 func (*GetPlanRequest) ProtoMessage() {}
 
 func (x *GetPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1385,7 @@ func (x *GetPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPlanRequest.ProtoReflect.Descriptor instead.
 func (*GetPlanRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetPlanRequest) GetId() string {
@@ -1318,7 +1408,7 @@ type PlanPart struct {
 
 func (x *PlanPart) Reset() {
 	*x = PlanPart{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1420,7 @@ func (x *PlanPart) String() string {
 func (*PlanPart) ProtoMessage() {}
 
 func (x *PlanPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1433,7 @@ func (x *PlanPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPart.ProtoReflect.Descriptor instead.
 func (*PlanPart) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlanPart) GetFileSize() int64 {
@@ -1378,7 +1468,7 @@ type ArtifactSource struct {
 
 func (x *ArtifactSource) Reset() {
 	*x = ArtifactSource{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1480,7 @@ func (x *ArtifactSource) String() string {
 func (*ArtifactSource) ProtoMessage() {}
 
 func (x *ArtifactSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1493,7 @@ func (x *ArtifactSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArtifactSource.ProtoReflect.Descriptor instead.
 func (*ArtifactSource) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ArtifactSource) GetDigest() string {
@@ -1429,7 +1519,7 @@ type LocalSource struct {
 
 func (x *LocalSource) Reset() {
 	*x = LocalSource{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1441,7 +1531,7 @@ func (x *LocalSource) String() string {
 func (*LocalSource) ProtoMessage() {}
 
 func (x *LocalSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1454,7 +1544,7 @@ func (x *LocalSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalSource.ProtoReflect.Descriptor instead.
 func (*LocalSource) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LocalSource) GetDir() string {
@@ -1474,7 +1564,7 @@ type ProjectSource struct {
 
 func (x *ProjectSource) Reset() {
 	*x = ProjectSource{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1576,7 @@ func (x *ProjectSource) String() string {
 func (*ProjectSource) ProtoMessage() {}
 
 func (x *ProjectSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1589,7 @@ func (x *ProjectSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectSource.ProtoReflect.Descriptor instead.
 func (*ProjectSource) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ProjectSource) GetName() string {
@@ -1539,7 +1629,7 @@ type ConfigItem struct {
 
 func (x *ConfigItem) Reset() {
 	*x = ConfigItem{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1641,7 @@ func (x *ConfigItem) String() string {
 func (*ConfigItem) ProtoMessage() {}
 
 func (x *ConfigItem) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1654,7 @@ func (x *ConfigItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigItem.ProtoReflect.Descriptor instead.
 func (*ConfigItem) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConfigItem) GetKey() string {
@@ -1687,7 +1777,7 @@ type EnvironmentVariable struct {
 
 func (x *EnvironmentVariable) Reset() {
 	*x = EnvironmentVariable{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1789,7 @@ func (x *EnvironmentVariable) String() string {
 func (*EnvironmentVariable) ProtoMessage() {}
 
 func (x *EnvironmentVariable) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1802,7 @@ func (x *EnvironmentVariable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnvironmentVariable.ProtoReflect.Descriptor instead.
 func (*EnvironmentVariable) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EnvironmentVariable) GetName() string {
@@ -1811,7 +1901,7 @@ type OperationOptions struct {
 
 func (x *OperationOptions) Reset() {
 	*x = OperationOptions{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1913,7 @@ func (x *OperationOptions) String() string {
 func (*OperationOptions) ProtoMessage() {}
 
 func (x *OperationOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1926,7 @@ func (x *OperationOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationOptions.ProtoReflect.Descriptor instead.
 func (*OperationOptions) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *OperationOptions) GetParallel() int32 {
@@ -1957,7 +2047,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2059,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2072,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Operation) GetId() string {
@@ -2122,7 +2212,7 @@ type ResourceChange struct {
 
 func (x *ResourceChange) Reset() {
 	*x = ResourceChange{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2224,7 @@ func (x *ResourceChange) String() string {
 func (*ResourceChange) ProtoMessage() {}
 
 func (x *ResourceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2237,7 @@ func (x *ResourceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceChange.ProtoReflect.Descriptor instead.
 func (*ResourceChange) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ResourceChange) GetOperation() string {
@@ -2200,7 +2290,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2212,7 +2302,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +2315,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Output) GetValue() []byte {
@@ -2269,7 +2359,7 @@ type LockHolder struct {
 
 func (x *LockHolder) Reset() {
 	*x = LockHolder{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2281,7 +2371,7 @@ func (x *LockHolder) String() string {
 func (*LockHolder) ProtoMessage() {}
 
 func (x *LockHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2294,7 +2384,7 @@ func (x *LockHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockHolder.ProtoReflect.Descriptor instead.
 func (*LockHolder) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LockHolder) GetUser() string {
@@ -2334,7 +2424,7 @@ type GetOperationRequest struct {
 
 func (x *GetOperationRequest) Reset() {
 	*x = GetOperationRequest{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +2436,7 @@ func (x *GetOperationRequest) String() string {
 func (*GetOperationRequest) ProtoMessage() {}
 
 func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2449,7 @@ func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOperationRequest.ProtoReflect.Descriptor instead.
 func (*GetOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetOperationRequest) GetId() string {
@@ -2378,7 +2468,7 @@ type WatchOperationRequest struct {
 
 func (x *WatchOperationRequest) Reset() {
 	*x = WatchOperationRequest{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2480,7 @@ func (x *WatchOperationRequest) String() string {
 func (*WatchOperationRequest) ProtoMessage() {}
 
 func (x *WatchOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2493,7 @@ func (x *WatchOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOperationRequest.ProtoReflect.Descriptor instead.
 func (*WatchOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchOperationRequest) GetId() string {
@@ -2422,7 +2512,7 @@ type CancelOperationRequest struct {
 
 func (x *CancelOperationRequest) Reset() {
 	*x = CancelOperationRequest{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2434,7 +2524,7 @@ func (x *CancelOperationRequest) String() string {
 func (*CancelOperationRequest) ProtoMessage() {}
 
 func (x *CancelOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2447,7 +2537,7 @@ func (x *CancelOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelOperationRequest.ProtoReflect.Descriptor instead.
 func (*CancelOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CancelOperationRequest) GetId() string {
@@ -2466,7 +2556,7 @@ type ForgetOperationRequest struct {
 
 func (x *ForgetOperationRequest) Reset() {
 	*x = ForgetOperationRequest{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +2568,7 @@ func (x *ForgetOperationRequest) String() string {
 func (*ForgetOperationRequest) ProtoMessage() {}
 
 func (x *ForgetOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +2581,7 @@ func (x *ForgetOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetOperationRequest.ProtoReflect.Descriptor instead.
 func (*ForgetOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ForgetOperationRequest) GetId() string {
@@ -2509,7 +2599,7 @@ type ForgetOperationResponse struct {
 
 func (x *ForgetOperationResponse) Reset() {
 	*x = ForgetOperationResponse{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2611,7 @@ func (x *ForgetOperationResponse) String() string {
 func (*ForgetOperationResponse) ProtoMessage() {}
 
 func (x *ForgetOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2624,7 @@ func (x *ForgetOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetOperationResponse.ProtoReflect.Descriptor instead.
 func (*ForgetOperationResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 var File_agent_proto protoreflect.FileDescriptor
@@ -2561,7 +2651,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x12FetchSourceRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\"\x15\n" +
-	"\x13FetchSourceResponse\"\xb2\b\n" +
+	"\x13FetchSourceResponse\"\xf4\b\n" +
 	"\x15StartOperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\x04kind\x18\x02 \x01(\x0e2'.stackcontroller.agent.v1.OperationKindR\x04kind\x12\x14\n" +
@@ -2581,11 +2671,21 @@ const file_agent_proto_rawDesc = "" +
 	"\x0fcommit_metadata\x18\x0f \x03(\v2C.stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntryR\x0ecommitMetadata\x12-\n" +
 	"\x12after_interruption\x18\x10 \x01(\bR\x11afterInterruption\x12\x1b\n" +
 	"\tnew_stack\x18\x11 \x01(\bR\bnewStack\x129\n" +
-	"\x04plan\x18\x12 \x01(\v2%.stackcontroller.agent.v1.PlanRequestR\x04plan\x1aA\n" +
+	"\x04plan\x18\x12 \x01(\v2%.stackcontroller.agent.v1.PlanRequestR\x04plan\x12@\n" +
+	"\x05login\x18\x13 \x01(\v2*.stackcontroller.agent.v1.PulumiCloudLoginR\x05login\x1aA\n" +
 	"\x13CommitMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
-	"\x06source\"\xa6\x01\n" +
+	"\x06source\"\xb8\x01\n" +
+	"\x10PulumiCloudLogin\x12\"\n" +
+	"\forganization\x18\x01 \x01(\tR\forganization\x12\x12\n" +
+	"\x04team\x18\x02 \x01(\tR\x04team\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x129\n" +
+	"\n" +
+	"expiration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"expiration\x12\x1d\n" +
+	"\n" +
+	"token_file\x18\x05 \x01(\tR\ttokenFile\"\xa6\x01\n" +
 	"\vPlanRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12!\n" +
 	"\fwithout_file\x18\x02 \x01(\bR\vwithoutFile\x12A\n" +
@@ -2775,7 +2875,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_agent_proto_goTypes = []any{
 	(OperationKind)(0),              // 0: stackcontroller.agent.v1.OperationKind
 	(OperationState)(0),             // 1: stackcontroller.agent.v1.OperationState
@@ -2788,91 +2888,94 @@ var file_agent_proto_goTypes = []any{
 	(*FetchSourceRequest)(nil),      // 8: stackcontroller.agent.v1.FetchSourceRequest
 	(*FetchSourceResponse)(nil),     // 9: stackcontroller.agent.v1.FetchSourceResponse
 	(*StartOperationRequest)(nil),   // 10: stackcontroller.agent.v1.StartOperationRequest
-	(*PlanRequest)(nil),             // 11: stackcontroller.agent.v1.PlanRequest
-	(*PlanDigests)(nil),             // 12: stackcontroller.agent.v1.PlanDigests
-	(*Plan)(nil),                    // 13: stackcontroller.agent.v1.Plan
-	(*PushPlanRequest)(nil),         // 14: stackcontroller.agent.v1.PushPlanRequest
-	(*PlanHeader)(nil),              // 15: stackcontroller.agent.v1.PlanHeader
-	(*PushPlanResponse)(nil),        // 16: stackcontroller.agent.v1.PushPlanResponse
-	(*GetPlanRequest)(nil),          // 17: stackcontroller.agent.v1.GetPlanRequest
-	(*PlanPart)(nil),                // 18: stackcontroller.agent.v1.PlanPart
-	(*ArtifactSource)(nil),          // 19: stackcontroller.agent.v1.ArtifactSource
-	(*LocalSource)(nil),             // 20: stackcontroller.agent.v1.LocalSource
-	(*ProjectSource)(nil),           // 21: stackcontroller.agent.v1.ProjectSource
-	(*ConfigItem)(nil),              // 22: stackcontroller.agent.v1.ConfigItem
-	(*EnvironmentVariable)(nil),     // 23: stackcontroller.agent.v1.EnvironmentVariable
-	(*OperationOptions)(nil),        // 24: stackcontroller.agent.v1.OperationOptions
-	(*Operation)(nil),               // 25: stackcontroller.agent.v1.Operation
-	(*ResourceChange)(nil),          // 26: stackcontroller.agent.v1.ResourceChange
-	(*Output)(nil),                  // 27: stackcontroller.agent.v1.Output
-	(*LockHolder)(nil),              // 28: stackcontroller.agent.v1.LockHolder
-	(*GetOperationRequest)(nil),     // 29: stackcontroller.agent.v1.GetOperationRequest
-	(*WatchOperationRequest)(nil),   // 30: stackcontroller.agent.v1.WatchOperationRequest
-	(*CancelOperationRequest)(nil),  // 31: stackcontroller.agent.v1.CancelOperationRequest
-	(*ForgetOperationRequest)(nil),  // 32: stackcontroller.agent.v1.ForgetOperationRequest
-	(*ForgetOperationResponse)(nil), // 33: stackcontroller.agent.v1.ForgetOperationResponse
-	nil,                             // 34: stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
-	nil,                             // 35: stackcontroller.agent.v1.Operation.ResourceChangesEntry
-	nil,                             // 36: stackcontroller.agent.v1.Operation.OutputsEntry
-	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 38: google.protobuf.Timestamp
+	(*PulumiCloudLogin)(nil),        // 11: stackcontroller.agent.v1.PulumiCloudLogin
+	(*PlanRequest)(nil),             // 12: stackcontroller.agent.v1.PlanRequest
+	(*PlanDigests)(nil),             // 13: stackcontroller.agent.v1.PlanDigests
+	(*Plan)(nil),                    // 14: stackcontroller.agent.v1.Plan
+	(*PushPlanRequest)(nil),         // 15: stackcontroller.agent.v1.PushPlanRequest
+	(*PlanHeader)(nil),              // 16: stackcontroller.agent.v1.PlanHeader
+	(*PushPlanResponse)(nil),        // 17: stackcontroller.agent.v1.PushPlanResponse
+	(*GetPlanRequest)(nil),          // 18: stackcontroller.agent.v1.GetPlanRequest
+	(*PlanPart)(nil),                // 19: stackcontroller.agent.v1.PlanPart
+	(*ArtifactSource)(nil),          // 20: stackcontroller.agent.v1.ArtifactSource
+	(*LocalSource)(nil),             // 21: stackcontroller.agent.v1.LocalSource
+	(*ProjectSource)(nil),           // 22: stackcontroller.agent.v1.ProjectSource
+	(*ConfigItem)(nil),              // 23: stackcontroller.agent.v1.ConfigItem
+	(*EnvironmentVariable)(nil),     // 24: stackcontroller.agent.v1.EnvironmentVariable
+	(*OperationOptions)(nil),        // 25: stackcontroller.agent.v1.OperationOptions
+	(*Operation)(nil),               // 26: stackcontroller.agent.v1.Operation
+	(*ResourceChange)(nil),          // 27: stackcontroller.agent.v1.ResourceChange
+	(*Output)(nil),                  // 28: stackcontroller.agent.v1.Output
+	(*LockHolder)(nil),              // 29: stackcontroller.agent.v1.LockHolder
+	(*GetOperationRequest)(nil),     // 30: stackcontroller.agent.v1.GetOperationRequest
+	(*WatchOperationRequest)(nil),   // 31: stackcontroller.agent.v1.WatchOperationRequest
+	(*CancelOperationRequest)(nil),  // 32: stackcontroller.agent.v1.CancelOperationRequest
+	(*ForgetOperationRequest)(nil),  // 33: stackcontroller.agent.v1.ForgetOperationRequest
+	(*ForgetOperationResponse)(nil), // 34: stackcontroller.agent.v1.ForgetOperationResponse
+	nil,                             // 35: stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
+	nil,                             // 36: stackcontroller.agent.v1.Operation.ResourceChangesEntry
+	nil,                             // 37: stackcontroller.agent.v1.Operation.OutputsEntry
+	(*durationpb.Duration)(nil),     // 38: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 39: google.protobuf.Timestamp
 }
 var file_agent_proto_depIdxs = []int32{
-	25, // 0: stackcontroller.agent.v1.Info.operations:type_name -> stackcontroller.agent.v1.Operation
+	26, // 0: stackcontroller.agent.v1.Info.operations:type_name -> stackcontroller.agent.v1.Operation
 	6,  // 1: stackcontroller.agent.v1.PushSourceRequest.header:type_name -> stackcontroller.agent.v1.SourceHeader
 	0,  // 2: stackcontroller.agent.v1.StartOperationRequest.kind:type_name -> stackcontroller.agent.v1.OperationKind
-	19, // 3: stackcontroller.agent.v1.StartOperationRequest.artifact:type_name -> stackcontroller.agent.v1.ArtifactSource
-	20, // 4: stackcontroller.agent.v1.StartOperationRequest.local:type_name -> stackcontroller.agent.v1.LocalSource
-	21, // 5: stackcontroller.agent.v1.StartOperationRequest.project:type_name -> stackcontroller.agent.v1.ProjectSource
-	22, // 6: stackcontroller.agent.v1.StartOperationRequest.config:type_name -> stackcontroller.agent.v1.ConfigItem
-	23, // 7: stackcontroller.agent.v1.StartOperationRequest.env:type_name -> stackcontroller.agent.v1.EnvironmentVariable
-	24, // 8: stackcontroller.agent.v1.StartOperationRequest.options:type_name -> stackcontroller.agent.v1.OperationOptions
-	37, // 9: stackcontroller.agent.v1.StartOperationRequest.timeout:type_name -> google.protobuf.Duration
-	37, // 10: stackcontroller.agent.v1.StartOperationRequest.cancel_grace:type_name -> google.protobuf.Duration
-	34, // 11: stackcontroller.agent.v1.StartOperationRequest.commit_metadata:type_name -> stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
-	11, // 12: stackcontroller.agent.v1.StartOperationRequest.plan:type_name -> stackcontroller.agent.v1.PlanRequest
-	12, // 13: stackcontroller.agent.v1.PlanRequest.expected:type_name -> stackcontroller.agent.v1.PlanDigests
-	12, // 14: stackcontroller.agent.v1.Plan.digests:type_name -> stackcontroller.agent.v1.PlanDigests
-	15, // 15: stackcontroller.agent.v1.PushPlanRequest.header:type_name -> stackcontroller.agent.v1.PlanHeader
-	0,  // 16: stackcontroller.agent.v1.Operation.kind:type_name -> stackcontroller.agent.v1.OperationKind
-	1,  // 17: stackcontroller.agent.v1.Operation.state:type_name -> stackcontroller.agent.v1.OperationState
-	38, // 18: stackcontroller.agent.v1.Operation.start_time:type_name -> google.protobuf.Timestamp
-	38, // 19: stackcontroller.agent.v1.Operation.end_time:type_name -> google.protobuf.Timestamp
-	35, // 20: stackcontroller.agent.v1.Operation.resource_changes:type_name -> stackcontroller.agent.v1.Operation.ResourceChangesEntry
-	2,  // 21: stackcontroller.agent.v1.Operation.failure:type_name -> stackcontroller.agent.v1.FailureReason
-	36, // 22: stackcontroller.agent.v1.Operation.outputs:type_name -> stackcontroller.agent.v1.Operation.OutputsEntry
-	21, // 23: stackcontroller.agent.v1.Operation.project:type_name -> stackcontroller.agent.v1.ProjectSource
-	28, // 24: stackcontroller.agent.v1.Operation.lock_holder:type_name -> stackcontroller.agent.v1.LockHolder
-	26, // 25: stackcontroller.agent.v1.Operation.changes:type_name -> stackcontroller.agent.v1.ResourceChange
-	37, // 26: stackcontroller.agent.v1.Operation.run_time:type_name -> google.protobuf.Duration
-	13, // 27: stackcontroller.agent.v1.Operation.plan:type_name -> stackcontroller.agent.v1.Plan
-	38, // 28: stackcontroller.agent.v1.LockHolder.since:type_name -> google.protobuf.Timestamp
-	27, // 29: stackcontroller.agent.v1.Operation.OutputsEntry.value:type_name -> stackcontroller.agent.v1.Output
-	3,  // 30: stackcontroller.agent.v1.Agent.GetInfo:input_type -> stackcontroller.agent.v1.GetInfoRequest
-	5,  // 31: stackcontroller.agent.v1.Agent.PushSource:input_type -> stackcontroller.agent.v1.PushSourceRequest
-	8,  // 32: stackcontroller.agent.v1.Agent.FetchSource:input_type -> stackcontroller.agent.v1.FetchSourceRequest
-	14, // 33: stackcontroller.agent.v1.Agent.PushPlan:input_type -> stackcontroller.agent.v1.PushPlanRequest
-	17, // 34: stackcontroller.agent.v1.Agent.GetPlan:input_type -> stackcontroller.agent.v1.GetPlanRequest
-	10, // 35: stackcontroller.agent.v1.Agent.StartOperation:input_type -> stackcontroller.agent.v1.StartOperationRequest
-	29, // 36: stackcontroller.agent.v1.Agent.GetOperation:input_type -> stackcontroller.agent.v1.GetOperationRequest
-	30, // 37: stackcontroller.agent.v1.Agent.WatchOperation:input_type -> stackcontroller.agent.v1.WatchOperationRequest
-	31, // 38: stackcontroller.agent.v1.Agent.CancelOperation:input_type -> stackcontroller.agent.v1.CancelOperationRequest
-	32, // 39: stackcontroller.agent.v1.Agent.ForgetOperation:input_type -> stackcontroller.agent.v1.ForgetOperationRequest
-	4,  // 40: stackcontroller.agent.v1.Agent.GetInfo:output_type -> stackcontroller.agent.v1.Info
-	7,  // 41: stackcontroller.agent.v1.Agent.PushSource:output_type -> stackcontroller.agent.v1.PushSourceResponse
-	9,  // 42: stackcontroller.agent.v1.Agent.FetchSource:output_type -> stackcontroller.agent.v1.FetchSourceResponse
-	16, // 43: stackcontroller.agent.v1.Agent.PushPlan:output_type -> stackcontroller.agent.v1.PushPlanResponse
-	18, // 44: stackcontroller.agent.v1.Agent.GetPlan:output_type -> stackcontroller.agent.v1.PlanPart
-	25, // 45: stackcontroller.agent.v1.Agent.StartOperation:output_type -> stackcontroller.agent.v1.Operation
-	25, // 46: stackcontroller.agent.v1.Agent.GetOperation:output_type -> stackcontroller.agent.v1.Operation
-	25, // 47: stackcontroller.agent.v1.Agent.WatchOperation:output_type -> stackcontroller.agent.v1.Operation
-	25, // 48: stackcontroller.agent.v1.Agent.CancelOperation:output_type -> stackcontroller.agent.v1.Operation
-	33, // 49: stackcontroller.agent.v1.Agent.ForgetOperation:output_type -> stackcontroller.agent.v1.ForgetOperationResponse
-	40, // [40:50] is the sub-list for method output_type
-	30, // [30:40] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	20, // 3: stackcontroller.agent.v1.StartOperationRequest.artifact:type_name -> stackcontroller.agent.v1.ArtifactSource
+	21, // 4: stackcontroller.agent.v1.StartOperationRequest.local:type_name -> stackcontroller.agent.v1.LocalSource
+	22, // 5: stackcontroller.agent.v1.StartOperationRequest.project:type_name -> stackcontroller.agent.v1.ProjectSource
+	23, // 6: stackcontroller.agent.v1.StartOperationRequest.config:type_name -> stackcontroller.agent.v1.ConfigItem
+	24, // 7: stackcontroller.agent.v1.StartOperationRequest.env:type_name -> stackcontroller.agent.v1.EnvironmentVariable
+	25, // 8: stackcontroller.agent.v1.StartOperationRequest.options:type_name -> stackcontroller.agent.v1.OperationOptions
+	38, // 9: stackcontroller.agent.v1.StartOperationRequest.timeout:type_name -> google.protobuf.Duration
+	38, // 10: stackcontroller.agent.v1.StartOperationRequest.cancel_grace:type_name -> google.protobuf.Duration
+	35, // 11: stackcontroller.agent.v1.StartOperationRequest.commit_metadata:type_name -> stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
+	12, // 12: stackcontroller.agent.v1.StartOperationRequest.plan:type_name -> stackcontroller.agent.v1.PlanRequest
+	11, // 13: stackcontroller.agent.v1.StartOperationRequest.login:type_name -> stackcontroller.agent.v1.PulumiCloudLogin
+	38, // 14: stackcontroller.agent.v1.PulumiCloudLogin.expiration:type_name -> google.protobuf.Duration
+	13, // 15: stackcontroller.agent.v1.PlanRequest.expected:type_name -> stackcontroller.agent.v1.PlanDigests
+	13, // 16: stackcontroller.agent.v1.Plan.digests:type_name -> stackcontroller.agent.v1.PlanDigests
+	16, // 17: stackcontroller.agent.v1.PushPlanRequest.header:type_name -> stackcontroller.agent.v1.PlanHeader
+	0,  // 18: stackcontroller.agent.v1.Operation.kind:type_name -> stackcontroller.agent.v1.OperationKind
+	1,  // 19: stackcontroller.agent.v1.Operation.state:type_name -> stackcontroller.agent.v1.OperationState
+	39, // 20: stackcontroller.agent.v1.Operation.start_time:type_name -> google.protobuf.Timestamp
+	39, // 21: stackcontroller.agent.v1.Operation.end_time:type_name -> google.protobuf.Timestamp
+	36, // 22: stackcontroller.agent.v1.Operation.resource_changes:type_name -> stackcontroller.agent.v1.Operation.ResourceChangesEntry
+	2,  // 23: stackcontroller.agent.v1.Operation.failure:type_name -> stackcontroller.agent.v1.FailureReason
+	37, // 24: stackcontroller.agent.v1.Operation.outputs:type_name -> stackcontroller.agent.v1.Operation.OutputsEntry
+	22, // 25: stackcontroller.agent.v1.Operation.project:type_name -> stackcontroller.agent.v1.ProjectSource
+	29, // 26: stackcontroller.agent.v1.Operation.lock_holder:type_name -> stackcontroller.agent.v1.LockHolder
+	27, // 27: stackcontroller.agent.v1.Operation.changes:type_name -> stackcontroller.agent.v1.ResourceChange
+	38, // 28: stackcontroller.agent.v1.Operation.run_time:type_name -> google.protobuf.Duration
+	14, // 29: stackcontroller.agent.v1.Operation.plan:type_name -> stackcontroller.agent.v1.Plan
+	39, // 30: stackcontroller.agent.v1.LockHolder.since:type_name -> google.protobuf.Timestamp
+	28, // 31: stackcontroller.agent.v1.Operation.OutputsEntry.value:type_name -> stackcontroller.agent.v1.Output
+	3,  // 32: stackcontroller.agent.v1.Agent.GetInfo:input_type -> stackcontroller.agent.v1.GetInfoRequest
+	5,  // 33: stackcontroller.agent.v1.Agent.PushSource:input_type -> stackcontroller.agent.v1.PushSourceRequest
+	8,  // 34: stackcontroller.agent.v1.Agent.FetchSource:input_type -> stackcontroller.agent.v1.FetchSourceRequest
+	15, // 35: stackcontroller.agent.v1.Agent.PushPlan:input_type -> stackcontroller.agent.v1.PushPlanRequest
+	18, // 36: stackcontroller.agent.v1.Agent.GetPlan:input_type -> stackcontroller.agent.v1.GetPlanRequest
+	10, // 37: stackcontroller.agent.v1.Agent.StartOperation:input_type -> stackcontroller.agent.v1.StartOperationRequest
+	30, // 38: stackcontroller.agent.v1.Agent.GetOperation:input_type -> stackcontroller.agent.v1.GetOperationRequest
+	31, // 39: stackcontroller.agent.v1.Agent.WatchOperation:input_type -> stackcontroller.agent.v1.WatchOperationRequest
+	32, // 40: stackcontroller.agent.v1.Agent.CancelOperation:input_type -> stackcontroller.agent.v1.CancelOperationRequest
+	33, // 41: stackcontroller.agent.v1.Agent.ForgetOperation:input_type -> stackcontroller.agent.v1.ForgetOperationRequest
+	4,  // 42: stackcontroller.agent.v1.Agent.GetInfo:output_type -> stackcontroller.agent.v1.Info
+	7,  // 43: stackcontroller.agent.v1.Agent.PushSource:output_type -> stackcontroller.agent.v1.PushSourceResponse
+	9,  // 44: stackcontroller.agent.v1.Agent.FetchSource:output_type -> stackcontroller.agent.v1.FetchSourceResponse
+	17, // 45: stackcontroller.agent.v1.Agent.PushPlan:output_type -> stackcontroller.agent.v1.PushPlanResponse
+	19, // 46: stackcontroller.agent.v1.Agent.GetPlan:output_type -> stackcontroller.agent.v1.PlanPart
+	26, // 47: stackcontroller.agent.v1.Agent.StartOperation:output_type -> stackcontroller.agent.v1.Operation
+	26, // 48: stackcontroller.agent.v1.Agent.GetOperation:output_type -> stackcontroller.agent.v1.Operation
+	26, // 49: stackcontroller.agent.v1.Agent.WatchOperation:output_type -> stackcontroller.agent.v1.Operation
+	26, // 50: stackcontroller.agent.v1.Agent.CancelOperation:output_type -> stackcontroller.agent.v1.Operation
+	34, // 51: stackcontroller.agent.v1.Agent.ForgetOperation:output_type -> stackcontroller.agent.v1.ForgetOperationResponse
+	42, // [42:52] is the sub-list for method output_type
+	32, // [32:42] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -2889,17 +2992,17 @@ func file_agent_proto_init() {
 		(*StartOperationRequest_Local)(nil),
 		(*StartOperationRequest_Project)(nil),
 	}
-	file_agent_proto_msgTypes[11].OneofWrappers = []any{
+	file_agent_proto_msgTypes[12].OneofWrappers = []any{
 		(*PushPlanRequest_Header)(nil),
 		(*PushPlanRequest_Chunk)(nil),
 	}
-	file_agent_proto_msgTypes[19].OneofWrappers = []any{
+	file_agent_proto_msgTypes[20].OneofWrappers = []any{
 		(*ConfigItem_Text)(nil),
 		(*ConfigItem_Json)(nil),
 		(*ConfigItem_FromEnv)(nil),
 		(*ConfigItem_FromFile)(nil),
 	}
-	file_agent_proto_msgTypes[20].OneofWrappers = []any{
+	file_agent_proto_msgTypes[21].OneofWrappers = []any{
 		(*EnvironmentVariable_Text)(nil),
 		(*EnvironmentVariable_FromEnv)(nil),
 		(*EnvironmentVariable_FromFile)(nil),
@@ -2910,7 +3013,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

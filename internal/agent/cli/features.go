@@ -54,6 +54,7 @@ var features = []Feature{
 	flag("destroy", "--run-program", "3.160.0", "`runProgram`"),
 	flag("refresh", "--run-program", "3.160.0", "`runProgram`"),
 	structuredConfiguration,
+	flag("login", "--oidc-token", "3.209.0", "`pulumiCloud.oidc`"),
 	exitCodes,
 	RawConfig,
 }

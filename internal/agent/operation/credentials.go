@@ -20,16 +20,14 @@ const (
 
 // isolateLogins gives the operation a directory of its own for the CLI's logins, with a copy of those that exist. The CLI records every
 // backend that it logs in to, with the token or the password in its URL, and none of that may stay on disk. Where people work beside the
-// agent, the record stays, because their commands find the backend by it. It also stays where the user sets the directory.
+// agent, the record stays, because their commands find the backend by it. It also stays where the user sets the directory. An operation that
+// logs in by itself always gets an empty directory: its access token is for nobody else, and it uses no other.
 func (o *operation) isolateLogins() error {
-	if o.runner.options.Workspace != "" || o.env[credentialsVariable] != "" {
-		return nil
+	known, isolated, err := o.knownLogins()
+	if err != nil || !isolated {
+		return err
 	}
 	dir := o.loginsDir()
-	known, err := file.Read(filepath.Join(o.runner.pulumiHome(), credentialsFile), maxCredentials)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read the logins of the pulumi CLI: %w", file.WithoutPath(err))
-	}
 	// A directory that a crash left is older than the known logins.
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return fmt.Errorf("create the directory of logins: %w", file.WithoutPath(err))
@@ -39,6 +37,22 @@ func (o *operation) isolateLogins() error {
 		return nil
 	}
 	return file.Write(filepath.Join(dir, credentialsFile), known)
+}
+
+// knownLogins returns the file with the logins that the operation begins with, nil for none. isolated is false if it uses those of all.
+func (o *operation) knownLogins() (known []byte, isolated bool, err error) {
+	if o.request.GetLogin() != nil {
+		o.loginEnvironment()
+		return nil, true, nil
+	}
+	if o.runner.options.Workspace != "" || o.env[credentialsVariable] != "" {
+		return nil, false, nil
+	}
+	known, err = file.Read(filepath.Join(o.runner.pulumiHome(), credentialsFile), maxCredentials)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, fmt.Errorf("read the logins of the pulumi CLI: %w", file.WithoutPath(err))
+	}
+	return known, true, nil
 }
 
 // loginsDir is the directory that isolateLogins makes.

@@ -43,6 +43,8 @@ type operation struct {
 	pendingChecked bool
 	// ran is how long pulumi worked on the operation, without its preparation; nil when pulumi was not started for it.
 	ran *durationpb.Duration
+	// session is the login of the operation to Pulumi Cloud; nil when there is none.
+	session *session
 	// notes are further remarks about an operation that succeeded.
 	notes []string
 }
@@ -70,9 +72,9 @@ func (o *operation) perform(ctx context.Context) (map[string]*agentpb.Output, er
 	}
 	for _, step := range []func(context.Context) error{
 		// First comes what needs no process: what was not approved must not even install anything.
-		o.checkFlags, o.checkInputs, o.usePlugins,
-		// Then what an earlier operation left, before anything is added to it.
-		o.checkPending, o.install,
+		o.checkFlags, o.checkLogin, o.checkInputs, o.usePlugins,
+		// Then what an earlier operation left, before anything is added to it. The backend may need a login for that.
+		o.login, o.checkPending, o.install,
 		// The configuration is encrypted with the key of the stack, so the stack comes first. A plan is compared with a state that only this creation
 		// has changed.
 		o.createExpectedStack, o.checkPlan, o.configure,

@@ -229,6 +229,9 @@ func (o *operation) inputDigests() (inputs, values string, err error) {
 	request := gproto.CloneOf(o.request)
 	request.Id, request.Plan, request.Timeout, request.CancelGrace, request.CommitMetadata = "", nil, nil, nil, nil
 	request.CreateStack, request.NewStack, request.AfterInterruption = false, false, false
+	if request.Login != nil {
+		request.Login.Expiration = nil // it comes from the timeout
+	}
 	request.Kind = agentpb.OperationKind_OPERATION_KIND_DESTROY
 	if o.kind() == agentpb.OperationKind_OPERATION_KIND_UP || o.kind() == agentpb.OperationKind_OPERATION_KIND_PREVIEW {
 		request.Kind = agentpb.OperationKind_OPERATION_KIND_UP

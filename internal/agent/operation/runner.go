@@ -155,6 +155,7 @@ func (r *Runner) Run(ctx context.Context, request *agentpb.StartOperationRequest
 	}
 	start := time.Now()
 	outputs, err := o.perform(ctx)
+	err = o.explainLogin(err)
 	if o.removedBefore(err) {
 		o.notes, err = append(o.notes, "the stack was removed from the backend by an earlier attempt"), nil
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"path/filepath"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
@@ -38,10 +39,31 @@ func validate(request *agentpb.StartOperationRequest) error {
 			return invalid("%s is not a duration of zero or more", name)
 		}
 	}
+	if err := validateLogin(request.GetLogin(), invalid); err != nil {
+		return err
+	}
 	if err := validatePlan(request, invalid); err != nil {
 		return err
 	}
 	return validateSource(request, invalid)
+}
+
+// validateLogin refuses a login of which something is missing.
+func validateLogin(login *agentpb.PulumiCloudLogin, invalid func(string, ...any) error) error {
+	expiration := login.GetExpiration()
+	switch {
+	case login == nil:
+		return nil
+	case login.GetOrganization() == "":
+		return invalid("the login names no organization")
+	case login.GetTeam() != "" && login.GetUser() != "":
+		return invalid("the login names both a team and a user")
+	case !filepath.IsAbs(login.GetTokenFile()):
+		return invalid("the login has no file with a token")
+	case expiration != nil && (expiration.CheckValid() != nil || expiration.AsDuration() <= 0):
+		return invalid("the expiration of the login is not a duration of more than zero")
+	}
+	return nil
 }
 
 // validatePlan refuses an incomplete plan, a missing plan, and a plan for an operation that has none.

@@ -141,6 +141,9 @@ func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanS
 		Drift:        current.Drift,
 		UpdateInputs: current.UpdateInputs,
 	}
+	if update.Status.StartTime != nil {
+		plan.InputValuesDigest, plan.InputVersionsDigest = update.Status.InputValuesDigest, update.Status.InputVersionsDigest
+	}
 	switch {
 	case update.Spec.Type == autov1alpha1.UpdateTypeDestroy:
 		plan.Operation = pulumiv1.ApprovedDestroy

@@ -76,7 +76,7 @@ func (r *Reconciler) writeOutputs(ctx context.Context, o *observation) error {
 	var problems []*outputProblem
 	if len(stack.Spec.Outputs) > 0 {
 		source := o.outputs.source
-		status.Update, status.UID = source.name, source.uid
+		status.Update, status.UID = source.Update, source.UID
 		values, err := r.outputValues(ctx, o)
 		if err != nil {
 			return err
@@ -114,14 +114,14 @@ func (r *Reconciler) writeOutputs(ctx context.Context, o *observation) error {
 // outputValues reads the Secret with the outputs, unless it was read already; nil when the stack has none.
 func (r *Reconciler) outputValues(ctx context.Context, o *observation) (*corev1.Secret, error) {
 	source := o.outputs.source
-	if o.outputs.values != nil || source.secret == "" {
+	if o.outputs.values != nil || source.Secret == "" {
 		return o.outputs.values, nil
 	}
 	secret, err := r.readOutputsOf(ctx, o.stack.Namespace, source)
 	if err != nil {
 		return nil, err
 	}
-	if secret == nil || !isOfUpdate(secret, source.uid) {
+	if secret == nil || !isOfUpdate(secret, source.UID) {
 		o.outputs.lost = true
 	}
 	return secret, nil

@@ -440,11 +440,16 @@ func TestStackKeepsTheUpdateWithItsOutputs(t *testing.T) {
 	g := NewWithT(t)
 	stack := &pulumiv1.Stack{}
 	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{UID: "1"}}
-	g.Expect(stack.KeepsOutputsOf(update)).To(BeFalse())
+	g.Expect(stack.KeepsOutputsOf(update, false)).To(BeFalse())
 	stack.Status.OutputObjects = &pulumiv1.OutputObjectsStatus{UID: "1"}
-	g.Expect(stack.KeepsOutputsOf(update)).To(BeFalse(), "spec.outputs is empty")
+	g.Expect(stack.KeepsOutputsOf(update, false)).To(BeFalse(), "spec.outputs is empty")
 	stack.Spec.Outputs = []pulumiv1.OutputObject{{Name: "a"}}
-	g.Expect(stack.KeepsOutputsOf(update)).To(BeTrue())
+	g.Expect(stack.KeepsOutputsOf(update, false)).To(BeTrue())
 	update.UID = "2"
-	g.Expect(stack.KeepsOutputsOf(update)).To(BeFalse())
+	g.Expect(stack.KeepsOutputsOf(update, false)).To(BeFalse())
+	stack.Status.StoredOutputs = &pulumiv1.StoredOutputs{UID: "2"}
+	g.Expect(stack.KeepsOutputsOf(update, false)).To(BeFalse(), "nobody needs them")
+	g.Expect(stack.KeepsOutputsOf(update, true)).To(BeTrue(), "another Stack has them as inputs")
+	stack.Spec.ShareOutputs = []pulumiv1.OutputShare{{}}
+	g.Expect(stack.KeepsOutputsOf(update, false)).To(BeTrue(), "a Stack that this controller does not see may have them as inputs")
 }

@@ -41,7 +41,7 @@ func TestOneMoreThanAStackMayHaveIsNotRead(t *testing.T) {
 	g.Expect(names).To(HaveLen(maxDependencies))
 	g.Expect(names[maxDependencies-1].name).To(Equal(types.NamespacedName{Namespace: "team", Name: "d55"}))
 	r := &Reconciler{}
-	g.Expect(r.checkDependencies(stack, names).message).To(Equal("a Stack may have 256 prerequisites and dependencies, and this one has 400"))
+	g.Expect(r.checkDependencies(stack, names).message).To(Equal("a Stack may have 256 prerequisites, dependencies and Stacks in inputs, and this one has 400"))
 	stack.Spec.DependsOn = stack.Spec.DependsOn[:56]
 	g.Expect(r.checkDependencies(stack, namedDependencies(stack))).To(BeNil())
 

@@ -43,6 +43,8 @@ type observation struct {
 	references []references.Version
 	// dependency is why another Stack keeps this one from being updated; nil when none does.
 	dependency *dependencyProblem
+	// inputs is what is known of the values of spec.inputs.
+	inputs inputsView
 	// behind is a dependency with the same source that has to deploy the artifact first; nil when there is none.
 	behind *dependencyProblem
 	// objects is what is known of the objects of other kinds that the Stack depends on.

@@ -13,6 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
@@ -24,8 +25,8 @@ var (
 	modelKinds   = []autov1alpha1.UpdateType{autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypePreview, autov1alpha1.UpdateTypeDestroy}
 	modelLasts   = []string{"none", "succeeded", "failed", "failed long ago", "failed often", "interrupted", "interrupted often", "locked"}
 	modelSources = []string{"none", "same", "same, not asked for", "new", "new, same content", "new, content unknown", "new, content unavailable", "pending", "missing",
-		"missing and not watched", "forbidden"}
-	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "aged", "aged and asked", "behind", "object not read yet",
+		"missing and not watched", "forbidden", "same, another input"}
+	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "aged", "aged and asked", "behind", "not shared", "object not read yet",
 		"object unmet", "object unmet and polled", "object that cannot be read"}
 	modelResyncs  = []string{"off", "due", "later"}
 	modelProjects = []string{"unknown", "known", "known, program runs"}
@@ -218,6 +219,12 @@ func (s *modelState) observeSource(o *observation) {
 	switch s.source {
 	case "same":
 		o.artifact, o.content = found, stored
+	case "same, another input":
+		o.artifact, o.content = found, stored
+		o.inputs.values = []inputs.ValueID{{Input: "app:size", ID: "2"}}
+		if last := o.stack.Status.LastUpdate; last != nil {
+			last.InputValuesDigest = "1"
+		}
 	case "same, not asked for":
 		o.artifact = found
 	case "new":
@@ -247,6 +254,8 @@ func (s *modelState) observeDependency(o *observation) {
 		o.dependency = &dependencyProblem{reason: pulumiv1.DependencyCycleReason, permanent: true}
 	case "forbidden":
 		o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, permanent: true}
+	case "not shared":
+		o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, foreign: true}
 	case "aged":
 		o.aged = &agedPrerequisite{request: "after-it"}
 	case "aged and asked":
@@ -304,7 +313,7 @@ func (s *modelState) observeOutputs(o *observation) {
 	stack := o.stack
 	stack.Spec.Outputs = []pulumiv1.OutputObject{{Name: "a"}}
 	written := &pulumiv1.OutputObjectsStatus{UID: "1", SpecDigest: outputsDigest(stack)}
-	o.outputs.source, stack.Status.OutputObjects = &outputsSource{uid: "1"}, written
+	o.outputs.source, stack.Status.OutputObjects = &pulumiv1.StoredOutputs{UID: "1"}, written
 	switch s.outputs {
 	case "of an earlier update":
 		written.UID = "0"
@@ -401,7 +410,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise((d.action == actionRecord) == complete, "every result is recorded")
 	promise(!s.suspended || !waits || d.action == actionSupersede || d.action == actionRelease, "nothing waits to start while the Stack is suspended")
 	promise(!s.suspended || d.action != actionUpdate && d.action != actionRequestDependency, "a suspended Stack starts nothing")
-	promise(d.action != actionStall || permanent || leaves || s.suspended && s.deleting || s.outputs == "impossible", "only what somebody has to mend stalls")
+	promise(d.action != actionStall || permanent || leaves || s.suspended && s.deleting || s.outputs == "impossible" || s.dependency == "not shared", "only what somebody has to mend stalls")
 	promise(d.action != actionUpdate || !s.badSpec && s.startable(d), "an update needs all that it is made of")
 	stuck := s.deleting && !exists && slices.Contains([]action{actionStall, actionWait, actionRetry}, d.action)
 	wayOut := pulumiv1.OrphanAnnotation
@@ -414,7 +423,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(!s.foreground || d.action != actionUpdate, "nothing starts that the garbage collector would delete")
 	promise(!s.destroyable() || d.action == actionUpdate, "nobody waits for what is no reason to wait")
 	promise(d.action != actionSuspend || s.suspended && !s.deleting, "nothing is left alone without being suspended")
-	nothingToDo := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.resync != "due"
+	nothingToDo := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.source != "same, another input" && s.resync != "due"
 	promise(d.action != actionReady || nothingToDo, "what is asked for is not up to date")
 	lost := strings.Contains(s.outputs, "stored") && !s.preview
 	idle := !exists && !s.suspended && !s.deleting && !s.badSpec && nothingToDo && (s.source == "same" || s.source == "new, same content") && !lost && !unwritten
@@ -431,7 +440,7 @@ func (s *modelState) destroyable() bool {
 
 // hasFiles reports whether an operation has all files that it needs.
 func (s *modelState) hasFiles() bool {
-	return slices.Contains([]string{"none", "same", "new", "new, same content"}, s.source)
+	return slices.Contains([]string{"none", "same", "new", "new, same content", "same, another input"}, s.source)
 }
 
 // fetches reports whether the files are being fetched or read.

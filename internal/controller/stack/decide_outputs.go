@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -25,8 +24,10 @@ const firstOutputsWait = 5 * time.Second
 
 // outputObjects is what is known of the objects of spec.outputs.
 type outputObjects struct {
-	// source is the Update that set the outputs; nil when there is none.
-	source *outputsSource
+	// used is true when other Stacks have them as inputs. source is the Update that set the outputs; nil when there is none, and not looked for
+	// when they are neither used nor written.
+	used   bool
+	source *pulumiv1.StoredOutputs
 	// edited has those that are gone, or are not as they were written.
 	edited []pulumiv1.WrittenOutputObject
 	// tried is true when they were written in this reconcile, as far as there is no problem.
@@ -38,35 +39,35 @@ type outputObjects struct {
 	values *corev1.Secret
 }
 
-// outputsSource is an Update that has outputs.
-type outputsSource struct {
-	name string
-	uid  types.UID
-	// secret is the name of the Secret with them; empty when the stack has none.
-	secret string
+// sourceOfOutputs returns where the outputs of an Update are.
+func sourceOfOutputs(update *autov1alpha1.Update) *pulumiv1.StoredOutputs {
+	return &pulumiv1.StoredOutputs{Update: update.Name, UID: update.UID, Secret: update.Status.Outputs}
 }
 
-func sourceOfOutputs(update *autov1alpha1.Update) *outputsSource {
-	return &outputsSource{name: update.Name, uid: update.UID, secret: update.Status.Outputs}
-}
-
-// latestOutputs returns the Update that succeeded last in setting outputs, of those that are sorted by age: the last update of the Stack, or
-// else the one whose outputs were written, or else the youngest. Several may have been created in the same second.
-func latestOutputs(stack *pulumiv1.Stack, updates []autov1alpha1.Update) (found *outputsSource) {
-	last, written := stack.Status.LastUpdate, stack.Status.OutputObjects
+// latestOutputs returns where the outputs of the last update are that succeeded in setting some; nil when its Update is gone. updates are
+// sorted by age. If the status does not say which Update that is, it is the last update of the Stack, or else the youngest: several may have
+// been created in the same second.
+func latestOutputs(stack *pulumiv1.Stack, updates []autov1alpha1.Update) (found *pulumiv1.StoredOutputs) {
+	last, stored := stack.Status.LastUpdate, stack.Status.StoredOutputs
 	for i := range slices.Backward(updates) {
 		update := &updates[i]
-		if !givesOutputs(update) || !update.DeletionTimestamp.IsZero() || !isRecorded(stack, update) {
-			continue
-		}
-		if last != nil && last.Name == update.Name {
-			return sourceOfOutputs(update)
-		}
-		if found == nil || written != nil && written.UID == update.UID {
+		isLast := last != nil && last.Name == update.Name
+		switch {
+		case !givesOutputs(update) || !update.DeletionTimestamp.IsZero() || !isRecorded(stack, update):
+		case stored != nil && stored.UID == update.UID:
+			return stored
+		case stored == nil && (found == nil || isLast):
 			found = sourceOfOutputs(update)
 		}
 	}
 	return found
+}
+
+// followOutputs records where the outputs are, if an earlier version of this controller has not.
+func followOutputs(o *observation) {
+	if o.stack.Status.StoredOutputs == nil {
+		o.stack.Status.StoredOutputs = o.outputs.source
+	}
 }
 
 // outputsDigest identifies what spec.outputs asks for.
@@ -86,7 +87,7 @@ func outputsAreWritten(o observation) bool {
 		return written == nil
 	}
 	return written != nil && written.SpecDigest == outputsDigest(o.stack) && len(o.outputs.edited) == 0 &&
-		(o.outputs.source == nil || written.UID == o.outputs.source.uid)
+		(o.outputs.source == nil || written.UID == o.outputs.source.UID)
 }
 
 // writesOutputs reports whether the objects of spec.outputs have to be written now. They are after each update that succeeded, after an edit,
@@ -101,12 +102,15 @@ func writesOutputs(o observation) bool {
 	return !outputsAreWritten(o) && (o.outputs.source != nil || len(o.stack.Spec.Outputs) == 0)
 }
 
-// needsOutputs reports whether an update has to run because the outputs that are to be written are stored nowhere: the Updates that had them
-// are gone.
+// needsOutputs reports whether an update has to run because outputs that are to be written, or that other Stacks have as inputs, are stored
+// nowhere: the Updates that had them are gone.
 func needsOutputs(o observation) bool {
 	last := o.stack.Status.LastUpdate
-	return !o.stack.Spec.Preview && len(o.stack.Spec.Outputs) > 0 && last != nil && last.State == pulumiv1.StackUpdateSucceeded &&
-		(o.outputs.lost || o.outputs.source == nil && !outputsAreWritten(o))
+	if o.stack.Spec.Preview || last == nil || last.State != pulumiv1.StackUpdateSucceeded {
+		return false
+	}
+	writes := len(o.stack.Spec.Outputs) > 0 && (o.outputs.lost || o.outputs.source == nil && !outputsAreWritten(o))
+	return writes || o.outputs.used && o.outputs.source == nil
 }
 
 // showOutputProblem returns the decision with the problem of the outputs, for a Stack that would be ready without it.

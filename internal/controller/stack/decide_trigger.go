@@ -102,7 +102,7 @@ func blockedBySource(o observation, problem *source.Problem) *decision {
 func blockedByDependency(o observation, problem *dependencyProblem) *decision {
 	d := &decision{action: actionWait, wake: byDependencies, reason: problem.reason, message: problem.message,
 		after: cmp.Or(problem.after, o.waitInterval)}
-	if problem.permanent {
+	if problem.permanent || problem.foreign {
 		d.action = actionStall
 	}
 	if problem.permanent && problem.reason != pulumiv1.DependencyCycleReason {

@@ -31,7 +31,7 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if stack.Spec.Stack == "" {
 		return nil, errors.New("spec.stack must not be empty")
 	}
-	if err := checkOutputs(stack); err != nil {
+	if err := errors.Join(checkOutputs(stack), checkInputs(stack)); err != nil {
 		return nil, err
 	}
 	env, files, err := environmentOf(stack)
@@ -46,6 +46,7 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 		Name:        stack.Spec.Stack,
 		Create:      new(!stack.Spec.UseLocalStackOnly),
 		Config:      config,
+		Inputs:      stack.Spec.Inputs,
 		Environment: stack.Spec.Environment,
 	}
 	if stack.Spec.SecretsProvider != "" {
@@ -61,11 +62,15 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 			IdleTimeout:        stack.Spec.WorkspaceIdleTimeout,
 			Env:                env,
 			EnvFiles:           files,
+			PulumiCloud:        stack.Spec.PulumiCloud.DeepCopy(),
 			Stacks:             []autov1alpha1.WorkspaceStack{item},
 		},
 	}
 	if workspace, err = template.Workspace(workspace, stack.Spec.WorkspaceTemplate); err != nil {
 		return nil, fmt.Errorf("spec.workspaceTemplate: %w", err)
+	}
+	if err := workspace.CheckPulumiCloud(); err != nil {
+		return nil, fmt.Errorf("spec.%w", err)
 	}
 	if stack.Spec.Approval != nil {
 		metav1.SetMetaDataAnnotation(&workspace.ObjectMeta, pulumiv1.ApprovalRequiredAnnotation, "true")
@@ -93,6 +98,10 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 // and an earlier default does not stay.
 func (r *Reconciler) desire(stack *pulumiv1.Stack) (*desired, error) {
 	d, err := desire(stack)
+	if err == nil && stack.Spec.PulumiCloud != nil && !r.Pods {
+		return nil, errors.New("spec.pulumiCloud.oidc needs the token of a ServiceAccount, which only a pod has, and the operations of this controller run in " +
+			"processes: use spec.envRefs for an access token, or start the controller with --workspace-runtime=pod")
+	}
 	if err == nil {
 		// The labels are set after the template: this controller would not see a Workspace of another shard.
 		d.workspace.Labels = r.Shard.Follow(d.workspace.Labels, stack)
@@ -224,6 +233,13 @@ func configOf(stack *pulumiv1.Stack) ([]autov1alpha1.ConfigItem, error) {
 	} {
 		if err != nil {
 			return nil, err
+		}
+	}
+	for i := range stack.Spec.Inputs {
+		if input := &stack.Spec.Inputs[i]; !input.Path {
+			if earlier, ok := c.place[input.Key]; ok {
+				return nil, fmt.Errorf("configuration key %q is set in spec.%s and in spec.inputs", input.Key, earlier)
+			}
 		}
 	}
 	return c.items, nil

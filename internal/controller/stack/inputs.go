@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
@@ -24,22 +26,30 @@ const namedReferences = 3
 
 // inputsNow returns the inputs that the Stack has now, as far as they were observed.
 func inputsNow(o *observation) pulumiv1.UpdateInputs {
-	inputs := pulumiv1.UpdateInputs{
+	now := pulumiv1.UpdateInputs{
 		Generation: o.stack.Generation, SpecDigest: specDigest(o.stack), Commit: commitOf(o.artifact),
 		ContentDigest: o.content.digest, ReferencesDigest: references.Digest(o.references),
 	}
 	if o.artifact != nil {
-		inputs.Revision = o.artifact.Revision
+		now.Revision = o.artifact.Revision
 	}
-	return inputs
+	switch last := o.stack.Status.LastUpdate; {
+	case len(o.inputs.values) > 0:
+		now.InputValuesDigest, now.InputVersionsDigest = inputs.Digest(o.inputs.values), o.inputs.versions
+	case last != nil && last.Generation == o.stack.Generation:
+		now.InputValuesDigest, now.InputVersionsDigest = last.InputValuesDigest, last.InputVersionsDigest // as far as that is known
+	}
+	return now
 }
 
 // inputAnnotations are the annotations of an Update with its inputs. The generation is a number, and the commit and the revision are in the
 // specification of the Update.
 var inputAnnotations = map[string]func(*pulumiv1.UpdateInputs) *string{
-	pulumiv1.SpecDigestAnnotation:       func(inputs *pulumiv1.UpdateInputs) *string { return &inputs.SpecDigest },
-	pulumiv1.ContentDigestAnnotation:    func(inputs *pulumiv1.UpdateInputs) *string { return &inputs.ContentDigest },
-	pulumiv1.ReferencesDigestAnnotation: func(inputs *pulumiv1.UpdateInputs) *string { return &inputs.ReferencesDigest },
+	pulumiv1.SpecDigestAnnotation:          func(inputs *pulumiv1.UpdateInputs) *string { return &inputs.SpecDigest },
+	pulumiv1.ContentDigestAnnotation:       func(inputs *pulumiv1.UpdateInputs) *string { return &inputs.ContentDigest },
+	pulumiv1.ReferencesDigestAnnotation:    func(inputs *pulumiv1.UpdateInputs) *string { return &inputs.ReferencesDigest },
+	pulumiv1.InputValuesDigestAnnotation:   func(inputs *pulumiv1.UpdateInputs) *string { return &inputs.InputValuesDigest },
+	pulumiv1.InputVersionsDigestAnnotation: func(inputs *pulumiv1.UpdateInputs) *string { return &inputs.InputVersionsDigest },
 }
 
 // annotateInputs records the inputs on the Update that is created for them.
@@ -79,7 +89,7 @@ func newInputs(o observation, recorded pulumiv1.UpdateInputs) (why string) {
 	case newContent(o, recorded):
 		return "New commit detected: " + describeRevision(o.artifact)
 	}
-	return newReferences(o, recorded)
+	return cmp.Or(newReferences(o, recorded), newInputValues(o, recorded))
 }
 
 // newContent reports whether the source offers something else than the recorded inputs. If that depends on content that was not observed
@@ -146,8 +156,9 @@ func repeats(stack *pulumiv1.Stack) bool {
 // areRepeated reports whether an update with the later inputs does what an update with the earlier ones did. Of equal commits, the content
 // is equal as well, and of equal generations the specification.
 func areRepeated(stack *pulumiv1.Stack, earlier, later pulumiv1.UpdateInputs) bool {
+	newValues := earlier.InputValuesDigest != later.InputValuesDigest
 	newReferences := earlier.ReferencesDigest != "" && !references.Covers(earlier.ReferencesDigest, later.ReferencesDigest)
-	return earlier.Generation == later.Generation && earlier.Commit == later.Commit && !newReferences &&
+	return earlier.Generation == later.Generation && earlier.Commit == later.Commit && !newReferences && !newValues &&
 		!isNewRevision(stack, earlier, later.Revision)
 }
 
@@ -158,6 +169,7 @@ func acceptInputs(o *observation) {
 	if last := status.LastUpdate; last != nil && last.ReferencesDigest == "" {
 		last.ReferencesDigest = references.Digest(o.references)
 	}
+	acceptInputVersions(o)
 	if o.artifact == nil || !o.stack.DeletionTimestamp.IsZero() {
 		return
 	}
@@ -181,14 +193,14 @@ func acceptCommit(o *observation) {
 }
 
 // specDigest identifies what the specification says. Fields that are false, zero or empty count as absent where the API does not
-// distinguish them from absent ones; configuration is the user's own data and counts as it is. spec.drift and spec.approval do not count,
-// because a change of them needs no update.
+// distinguish them from absent ones; configuration is the user's own data and counts as it is. spec.drift, spec.approval, spec.outputs and
+// spec.shareOutputs do not count, because a change of them needs no update.
 //
 // A new generation does not always mean that the specification has changed: the Pulumi Kubernetes Operator drops the fields that are false,
 // zero or empty when it adds its finalizer, and the next apply of the manifest brings them back.
 func specDigest(stack *pulumiv1.Stack) string {
 	spec := stack.Spec
-	spec.Drift, spec.Approval, spec.Outputs = nil, nil, nil
+	spec.Drift, spec.Approval, spec.Outputs, spec.ShareOutputs = nil, nil, nil, nil
 	content, err := json.Marshal(spec)
 	if err != nil {
 		// This cannot happen: the specification was decoded from JSON. An empty digest counts as none.

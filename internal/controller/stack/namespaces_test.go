@@ -25,7 +25,11 @@ var otherNamespace = map[string]struct{ spec, says string }{
 		"cannot use GitRepository other/a: references to another namespace are not allowed"},
 	"dependsOn.namespace": {`dependsOn: [{name: a, namespace: other}]`,
 		"cannot depend on Stack other/a: references to another namespace are not allowed"},
+	"inputs.stack.namespace": {`inputs: [{key: a, stack: {name: a, namespace: other, output: a}}]`,
+		"cannot depend on Stack other/a: references to another namespace are not allowed"},
 	// These are never allowed.
+	"workspaceTemplate.spec.stacks.inputs.stack.namespace": {
+		`workspaceTemplate: {spec: {stacks: [{name: dev, inputs: [{key: a, stack: {name: a, namespace: other, output: a}}]}]}}`, "list them in spec.inputs"},
 	"envRefs.secret.namespace":                          {`envRefs: {A: ` + secretElsewhere + `}`, inAnotherNamespace},
 	"secretsRef.secret.namespace":                       {`secretsRef: {a: ` + secretElsewhere + `}`, inAnotherNamespace},
 	"gitAuth.accessToken.secret.namespace":              {`gitAuth: {accessToken: ` + secretElsewhere + `}`, ofTheStack},

@@ -13,6 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -41,7 +42,7 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 	defer func() { o.stack = stack }()
 	o.desired, o.specProblem = r.desire(o.stack)
 	for _, read := range []func(context.Context, *observation) error{
-		r.observeReferences, r.observeOutputs, r.observeSource, r.observeWorkspace, r.observeDependencies, r.observeDependents, r.observeApprovals,
+		r.observeReferences, r.observeOutputs, r.observeSource, r.observeWorkspace, r.observeDependencies, r.observeInputs, r.observeDependents, r.observeApprovals,
 	} {
 		if err := read(ctx, o); err != nil {
 			return err
@@ -64,7 +65,10 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 	if err := r.observeDriftCheck(ctx, o, updates); err != nil {
 		return err
 	}
-	if len(o.stack.Spec.Outputs) > 0 {
+	if o.outputs.used, err = inputs.AreUsed(ctx, r, o.stack, r.Scope); err != nil {
+		return err
+	}
+	if o.outputs.used || len(o.stack.Spec.Outputs) > 0 {
 		o.outputs.source = latestOutputs(o.stack, updates)
 	}
 	if current := o.stack.Status.CurrentUpdate; current != nil {

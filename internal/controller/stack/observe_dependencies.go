@@ -18,6 +18,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
@@ -53,14 +54,16 @@ type dependency struct {
 	expression string
 	// onlyExists says that it need not be ready.
 	onlyExists bool
+	// optional is true when the dependency need not exist.
+	optional bool
 }
 
 // dependencyProblem is why another Stack keeps this one from being updated.
 type dependencyProblem struct {
 	// reason and message go into the conditions.
 	reason, message string
-	// permanent says that nothing but an edit helps.
-	permanent bool
+	// permanent says that nothing but an edit helps, foreign that nothing but an edit of the other Stack does.
+	permanent, foreign bool
 	// after is the time to the next reconcile; zero stands for waitInterval.
 	after time.Duration
 }
@@ -109,6 +112,12 @@ func namedDependencies(stack *pulumiv1.Stack) []dependency {
 			list = append(list, dependencyOf(stack, &reference))
 		}
 	}
+	for _, name := range inputs.StacksOf(stack.Namespace, stack.Spec.Inputs) {
+		known := slices.ContainsFunc(list, func(item dependency) bool { return item.name == name && item.field == dependsOnField })
+		if !known && len(list) < maxDependencies {
+			list = append(list, dependency{name: name, field: dependsOnField, reason: pulumiv1.DependencyNotReadyReason, optional: hasDefaults(stack, name)})
+		}
+	}
 	return list
 }
 
@@ -138,6 +147,9 @@ func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) er
 		o.dependency = cycleProblem(self, cameFrom)
 		return nil
 	}
+	if o.dependency, err = r.checkConsent(ctx, o.stack); err != nil || o.dependency != nil {
+		return err
+	}
 	evaluating := r.evaluating(&r.evaluated, self)
 	for _, item := range list {
 		if err = r.observeDependency(ctx, o, item, evaluating); err != nil || o.dependency != nil {
@@ -150,13 +162,14 @@ func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) er
 
 // checkDependencies returns the first problem with the fields themselves, which does not depend on the other Stacks.
 func (r *Reconciler) checkDependencies(stack *pulumiv1.Stack, list []dependency) *dependencyProblem {
-	if count := len(stack.Spec.Prerequisites) + len(stack.Spec.DependsOn); count > maxDependencies {
+	count := len(stack.Spec.Prerequisites) + len(stack.Spec.DependsOn) + len(inputs.StacksOf(stack.Namespace, stack.Spec.Inputs))
+	if count > maxDependencies {
 		return &dependencyProblem{reason: pulumiv1.SpecInvalidReason, permanent: true,
-			message: fmt.Sprintf("a Stack may have %d prerequisites and dependencies, and this one has %d", maxDependencies, count)}
+			message: fmt.Sprintf("a Stack may have %d prerequisites, dependencies and Stacks in inputs, and this one has %d", maxDependencies, count)}
 	}
 	expressions := 0
 	for _, item := range list {
-		if item.name.Namespace != stack.Namespace && !r.AllowCrossNamespaceRefs {
+		if !r.Scope.Reaches(stack.Namespace, item.name.Namespace) {
 			return &dependencyProblem{reason: pulumiv1.AccessDeniedReason, permanent: true,
 				message: fmt.Sprintf("cannot depend on %s: references to another namespace are not allowed", item.object())}
 		}
@@ -197,6 +210,9 @@ func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item
 	if problem != "" {
 		o.dependency = &dependencyProblem{reason: item.reason, message: fmt.Sprintf("%s %s %s", item.field, item.name, problem)}
 		return nil
+	}
+	if required == nil {
+		return nil // the inputs have defaults
 	}
 	if o.aged == nil {
 		o.aged = aged(required, item, o.now)
@@ -266,7 +282,7 @@ func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*
 // unmet returns why the dependency is not ready; empty when it is ready. The only error that it returns is errEvaluationTime.
 func unmet(ctx context.Context, item dependency, self, required *pulumiv1.Stack, evaluating *evaluations) (problem string, err error) {
 	switch {
-	case item.onlyExists && required != nil && required.DeletionTimestamp.IsZero():
+	case item.onlyExists && required != nil && required.DeletionTimestamp.IsZero(), item.optional && required == nil:
 		return "", nil
 	case item.expression == "" || required == nil:
 		return notReady(required), nil
@@ -345,7 +361,7 @@ func (r *Reconciler) allowedDependencies(stack *pulumiv1.Stack, list func(*pulum
 		return nil
 	}
 	return slices.DeleteFunc(list(stack), func(item dependency) bool {
-		return item.name.Namespace != stack.Namespace && !r.AllowCrossNamespaceRefs
+		return !r.Scope.Reaches(stack.Namespace, item.name.Namespace)
 	})
 }
 
@@ -401,7 +417,7 @@ func (r *Reconciler) findDependents(ctx context.Context, stack *pulumiv1.Stack) 
 	if found := r.dependentsAmong(known.Items, self); len(found) > 0 {
 		return found, nil
 	}
-	if r.AllowCrossNamespaceRefs {
+	if r.Scope.OtherNamespaces {
 		found, err := r.listDependents(ctx, self)
 		if !apierrors.IsForbidden(err) {
 			return found, err

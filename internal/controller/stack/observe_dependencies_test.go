@@ -21,6 +21,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // dependent creates the named Stack with the changes, and does not wait for anything.
@@ -277,7 +278,7 @@ func TestStackMayHaveABoundedNumberOfDependencies(t *testing.T) {
 	requires("one more")(stack)
 	problem := (&Reconciler{}).checkDependencies(stack, namedDependencies(stack))
 	g.Expect(problem.permanent).To(BeTrue())
-	g.Expect(problem.message).To(ContainSubstring("256 prerequisites and dependencies, and this one has 257"))
+	g.Expect(problem.message).To(ContainSubstring("256 prerequisites, dependencies and Stacks in inputs, and this one has 257"))
 	for name, values := range stackIndexes {
 		g.Expect(len(values(stack))).To(BeNumerically("<=", maxIndexed), name)
 	}
@@ -391,7 +392,7 @@ func TestDependentsAreThoseThatMayNameTheStack(t *testing.T) {
 		{name: types.NamespacedName{Namespace: "team", Name: "db"}, deleting: true},
 	}
 	g.Expect((&Reconciler{}).dependentsAmong(stacks, base)).To(Equal(same))
-	g.Expect((&Reconciler{AllowCrossNamespaceRefs: true}).dependentsAmong(stacks, base)).To(
+	g.Expect((&Reconciler{Scope: references.Scope{OtherNamespaces: true}}).dependentsAmong(stacks, base)).To(
 		Equal(append(same, dependent{name: types.NamespacedName{Namespace: "other", Name: "web"}})))
 }
 

@@ -25,6 +25,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 )
 
@@ -265,7 +266,7 @@ func TestKindThatTheClusterGetsLaterIsFound(t *testing.T) {
 
 func TestObjectInAnotherNamespaceNeedsTheFlag(t *testing.T) {
 	s := newObjectsFixture(t)
-	other := newObjectsFixture(t, func(r *Reconciler) { r.AllowCrossNamespaceRefs = true })
+	other := newObjectsFixture(t, func(r *Reconciler) { r.Scope = references.Scope{OtherNamespaces: true} })
 	base := s.kustomization("base")
 	elsewhere := func(namespace string) func(*pulumiv1.DependencyReference) {
 		return func(reference *pulumiv1.DependencyReference) { reference.Namespace = namespace }

@@ -17,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/stackoutputs"
 )
 
 // The way of an output, and where it is kept from those who may not see it: the agent says which outputs are secret
@@ -48,14 +49,14 @@ func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Updat
 }
 
 // readOutputsOf reads the Secret with the outputs of an Update; nil when there is none.
-func (r *Reconciler) readOutputsOf(ctx context.Context, namespace string, update *outputsSource) (*corev1.Secret, error) {
+func (r *Reconciler) readOutputsOf(ctx context.Context, namespace string, update *pulumiv1.StoredOutputs) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
-	err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: update.secret}, secret)
+	err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: update.Secret}, secret)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the outputs of update %s: %w", update.name, err)
+		return nil, fmt.Errorf("read the outputs of update %s: %w", update.Update, err)
 	}
 	return secret, nil
 }
@@ -67,60 +68,20 @@ func givesOutputs(update *autov1alpha1.Update) bool {
 		(kind == autov1alpha1.UpdateTypeUp || kind == autov1alpha1.UpdateTypeRefresh)
 }
 
-// storedOutputs are the outputs in the Secret of an Update, by their keys there.
-type storedOutputs struct {
-	// values have the JSON of each output.
-	values map[string][]byte
-	// masked are the keys of those that are secret, and shown has what to show of those that have secret parts.
-	masked []string
-	shown  map[string]json.RawMessage
-	// names have the names of the outputs whose names are not their keys, and omitted the names of those that were too large to be stored.
-	names   map[string]string
-	omitted []string
-}
-
-// outputsIn returns the outputs in the Secret, none for nil. Whoever may edit Secrets may remove or break the annotations: then every value is
-// secret.
-func outputsIn(secret *corev1.Secret) storedOutputs {
-	if secret == nil {
-		return storedOutputs{}
-	}
-	stored := storedOutputs{values: secret.Data}
-	for annotation, into := range map[string]any{
-		autov1alpha1.SecretOutputsAnnotation: &stored.masked, autov1alpha1.OutputNamesAnnotation: &stored.names,
-		autov1alpha1.ShownOutputsAnnotation: &stored.shown, autov1alpha1.OmittedOutputsAnnotation: &stored.omitted,
-	} {
-		text, set := secret.Annotations[annotation]
-		if !set && annotation != autov1alpha1.SecretOutputsAnnotation || json.Unmarshal([]byte(text), into) == nil {
-			continue
-		}
-		return storedOutputs{values: secret.Data, masked: slices.Collect(maps.Keys(secret.Data))}
-	}
-	return stored
-}
-
-// nameOf returns the name of the output with the key.
-func (s *storedOutputs) nameOf(key string) string {
-	if name, renamed := s.names[key]; renamed {
-		return name
-	}
-	return key
-}
-
 // shownOutputs returns the outputs in the Secret under their names, with secret ones and secret parts masked. What is too large for the status is
 // replaced by a note that says where it is; the largest go first. Beyond some thousand outputs the last ones are not shown.
 func shownOutputs(secret *corev1.Secret) map[string]apiextensionsv1.JSON {
 	if secret == nil {
 		return nil
 	}
-	stored := outputsIn(secret)
-	values := maps.Clone(stored.values)
-	for key, value := range stored.shown {
+	stored := stackoutputs.In(secret)
+	values := maps.Clone(stored.Values)
+	for key, value := range stored.Shown {
 		if _, exists := values[key]; exists {
 			values[key] = value
 		}
 	}
-	for _, key := range stored.masked {
+	for _, key := range stored.Masked {
 		delete(values, key)
 	}
 	for key := range secret.Data {
@@ -134,7 +95,7 @@ func shownOutputs(secret *corev1.Secret) map[string]apiextensionsv1.JSON {
 	outputs := make(map[string]apiextensionsv1.JSON, len(keys))
 	size, limit := 0, maxStatusOutputs
 	for _, key := range keys {
-		name, value := stored.nameOf(key), values[key]
+		name, value := stored.NameOf(key), values[key]
 		if limit == maxStatusOutputs && size+len(name)+len(value) > limit {
 			// All outputs from here on are as large as this one, or larger.
 			limit += maxStatusNotes

@@ -62,8 +62,10 @@ type Reconciler struct {
 	Contents *artifact.Contents
 	// DefaultServiceAccount is the identity of the workspace pods of Stacks that name none; empty leaves it to the Workspace.
 	DefaultServiceAccount string
-	// AllowCrossNamespaceRefs permits to depend on Stacks in other namespaces.
-	AllowCrossNamespaceRefs bool
+	// Pods is true when agents run in pods of their own, which have tokens of their ServiceAccounts.
+	Pods bool
+	// Scope says whether Stacks in other namespaces may be depended on.
+	Scope references.Scope
 	// Sources resolves sources.
 	Sources *source.Set
 	// Artifacts fetches artifacts into the store without blocking.
@@ -102,6 +104,8 @@ type Reconciler struct {
 	evaluated sync.Map
 	// evaluatedObjects is the same for the expressions about objects of other kinds.
 	evaluatedObjects sync.Map
+	// comparedInputs has, by the name of the Stack, what was read of its inputs.
+	comparedInputs sync.Map
 	// writtenOutputs has, by the name of the Stack, what its objects with outputs have, see recallOutputs.
 	writtenOutputs sync.Map
 	// paging is held while listLive has a page in memory.
@@ -118,6 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 			r.evaluated.Delete(request.NamespacedName)
 			r.evaluatedObjects.Delete(request.NamespacedName)
 			r.writtenOutputs.Delete(request.NamespacedName)
+			r.comparedInputs.Delete(request.NamespacedName)
 			r.Sources.Forget(request.NamespacedName)
 			r.forgetDuration(request.NamespacedName)
 		}

@@ -31,6 +31,7 @@ func repair(o *observation) {
 	adoptOperatorStatus(o)
 	followGeneration(o.stack)
 	followVerification(o)
+	followOutputs(o)
 }
 
 // followVerification records in the status what Flux has verified, and forgets it when Flux refuses it.

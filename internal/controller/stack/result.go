@@ -42,6 +42,10 @@ func recordResult(stack *pulumiv1.Stack, update *autov1alpha1.Update, outputs *c
 	// wrong: the cache may be behind the API server or, if somebody edited the Workspace, be about other objects. So a change causes at most
 	// one unnecessary update.
 	last.ReferencesDigest = references.Union(current.ReferencesDigest, update.Status.ReferencesDigest)
+	// The values that the Update read when it started; those of an Update that did not start are those that it was created for.
+	if update.Status.StartTime != nil {
+		last.InputValuesDigest, last.InputVersionsDigest = update.Status.InputValuesDigest, update.Status.InputVersionsDigest
+	}
 	if current.First && update.HasFailed() && update.Status.NotRun {
 		stack.Status.Deployed = false
 	}
@@ -87,12 +91,12 @@ func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.S
 func recordSuccess(stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate, outputs *corev1.Secret) {
 	switch update.Spec.Type {
 	case autov1alpha1.UpdateTypeDestroy:
-		stack.Status.Outputs = nil
+		stack.Status.Outputs, stack.Status.StoredOutputs = nil, nil
 		stack.Status.Deployed = false
 		stack.Status.LastAppliedRevision, stack.Status.LastAppliedOriginRevision = "", ""
 	case autov1alpha1.UpdateTypePreview:
 	default:
-		stack.Status.Outputs = shownOutputs(outputs)
+		stack.Status.Outputs, stack.Status.StoredOutputs = shownOutputs(outputs), sourceOfOutputs(update)
 		stack.Status.LastAppliedRevision = current.Revision
 		stack.Status.LastAppliedOriginRevision = originRevision(current.Revision, commitOfUpdate(update))
 	}
@@ -142,7 +146,7 @@ func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, re
 	room := max(stack.GetUpdateHistoryLimit()-1, 0)
 	for i := range slices.Backward(updates) {
 		update := &updates[i]
-		if !update.IsComplete() || update.Name == recorded || isPlanOf(stack, update) || isDriftCheck(update) || stack.KeepsOutputsOf(update) {
+		if !update.IsComplete() || update.Name == recorded || isPlanOf(stack, update) || isDriftCheck(update) || stack.KeepsOutputsOf(update, true) {
 			continue
 		}
 		if !update.WasLockedOut() && room > 0 {

@@ -3,6 +3,7 @@ package stack
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -23,6 +24,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -58,6 +60,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&autov1alpha1.Approval{}, handler.EnqueueRequestsFromMapFunc(r.requestsForApproval)).
 		Watches(&pulumiv1.Stack{}, r.requestsFor(dependencyIndex), builder.WithPredicates(dependencyChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForDependencies), builder.WithPredicates(dependentChanged)).
+		// A Stack whose outputs are stored nowhere has to be updated when another Stack has them as inputs.
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForInputs), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// An expression may read any field, and the creation of a Stack matters to those for which it only has to exist.
 		Watches(&pulumiv1.Stack{}, r.requestsFor(readyExprIndex), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
@@ -113,7 +117,7 @@ var stackIndexes = map[string]func(*pulumiv1.Stack) []string{
 	// The Secrets and ConfigMaps that it may use.
 	referencesIndex: func(stack *pulumiv1.Stack) []string {
 		var values []string
-		for _, key := range references.OfStack(stack) {
+		for _, key := range append(references.OfStack(stack), references.OfInputs(stack.Namespace, stack.Spec.Inputs)...) {
 			values = append(values, key.String())
 		}
 		return values[:min(len(values), maxIndexed)]
@@ -202,6 +206,17 @@ func (r *Reconciler) requestsForDependencies(ctx context.Context, object client.
 	return requests
 }
 
+// requestsForInputs returns the Stacks whose outputs the Stack has as inputs.
+func (r *Reconciler) requestsForInputs(_ context.Context, object client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, name := range inputs.StacksOf(object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs) {
+		if r.Scope.Reaches(object.GetNamespace(), name.Namespace) {
+			requests = append(requests, reconcile.Request{NamespacedName: name})
+		}
+	}
+	return requests
+}
+
 // updated passes updates for which differ returns true, and all other events.
 func updated[Object client.Object](differ func(before, after Object) bool) predicate.Funcs {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
@@ -267,5 +282,8 @@ func seenByDependents(stack *pulumiv1.Stack) string {
 	}
 	inCycle := conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.DependencyCycleReason
 	dependencies := namesOf(dependenciesOf(stack), func(dependency) bool { return true })
-	return fmt.Sprintf("%q %q %q %t %t %t %q", notReady(stack), update, commit, inCycle, stack.Spec.Suspend, !stack.DeletionTimestamp.IsZero(), dependencies)
+	outputs := [2]any{stack.Status.StoredOutputs, stack.Spec.ShareOutputs}
+	content, _ := json.Marshal(outputs) // they have only texts
+	return fmt.Sprintf("%q %q %q %t %t %t %q %s",
+		notReady(stack), update, commit, inCycle, stack.Spec.Suspend, !stack.DeletionTimestamp.IsZero(), dependencies, content)
 }

@@ -35,6 +35,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
@@ -199,6 +200,7 @@ func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8
 		change(reconciler)
 	}
 	s.Expect(informercache.AddIndexes(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
+	s.Expect(inputs.AddIndex(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
 	s.Expect(reconciler.SetupWithManager(s.t.Context(), mgr, fairqueue.ControllerOptions(4, controller.Options{}))).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())

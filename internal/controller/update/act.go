@@ -19,6 +19,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/controller/hashkey"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -117,10 +119,14 @@ func (r *Reconciler) start(ctx context.Context, o *observation) error {
 	if err != nil {
 		return err
 	}
-	if o.request.GetPlan() != nil {
-		if o.request.Plan.Key, err = r.planKey(ctx, o.workspace); err != nil {
+	var key []byte
+	if o.request.GetPlan() != nil || len(o.inputs.items) > 0 {
+		if key, err = (hashkey.Keys{APIReader: r.APIReader, Writer: r.Client}).Of(ctx, o.workspace); err != nil {
 			return err
 		}
+	}
+	if o.request.GetPlan() != nil {
+		o.request.Plan.Key = key
 	}
 	operation, err := agent.StartOperation(ctx, o.request)
 	if refusal := (*client.Error)(nil); errors.As(err, &refusal) {
@@ -136,6 +142,10 @@ func (r *Reconciler) start(ctx context.Context, o *observation) error {
 	r.Metrics.Started(o.update)
 	markProgressing(o.update, operation)
 	o.update.Status.ReferencesDigest = o.references
+	if len(o.inputs.items) > 0 {
+		o.update.Status.InputValuesDigest = inputs.Digest(inputs.ValueIDs(key, o.inputs.items))
+		o.update.Status.InputVersionsDigest = o.inputs.versions
+	}
 	if o.source != nil {
 		o.update.Status.Revision = o.source.Revision
 	}

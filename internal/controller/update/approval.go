@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,6 +71,22 @@ func readStack(ctx context.Context, reader ctrlclient.Reader, namespace, name st
 		return nil, fmt.Errorf("read the stack %s: %w", name, err)
 	}
 	return stack, nil
+}
+
+// stackNamed returns the Stack with the name, nil when there is none, from the cache and, if it is not there, from the API server: the cache
+// does not have the Stacks of other shards.
+func (r *Reconciler) stackNamed(ctx context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
+	for _, reader := range []ctrlclient.Reader{r.Client, r.APIReader} {
+		stack := &pulumiv1.Stack{}
+		err := reader.Get(ctx, name, stack)
+		if err == nil {
+			return stack, nil
+		}
+		if !apierrors.IsNotFound(err) && reader == r.APIReader {
+			return nil, fmt.Errorf("read the stack %s: %w", name, err)
+		}
+	}
+	return nil, nil
 }
 
 // ownSource reports whether what an Update runs comes from the source of the Stack.

@@ -2,6 +2,7 @@ package update
 
 import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/jsonparts"
 )
 
@@ -25,23 +26,17 @@ const (
 	// valueCost is what a value takes in memory besides its text, in bytes: an entry of a map, which has room for up to twice as many, and the
 	// fields of a message.
 	valueCost = 256
-	// maxReferenced bounds, in bytes, the Secrets and ConfigMaps that these values are read from, with keyCost for each key. The API server
-	// admits 1 MiB for each.
-	maxReferenced = 8 << 20
-	// keyCost is what a key of an object takes in memory besides the texts, in bytes: an entry of a map with two strings, which takes 33 bytes,
-	// and the map has room for up to twice as many.
-	keyCost = 64
 )
 
 // This does not compile if an agent could refuse an operation because it has too many entries.
 const _ = uint(agentpb.MaxRequestFields - maxEntries*entryFields)
 
-// budget counts what an operation uses. Its errors are *invalidError; they name what was counted last.
+// budget counts what an operation uses. Its errors are *inputs.InvalidError; they name what was counted last.
 type budget struct {
 	// entries is the number of entries so far, and process the size of those that a process is started with, in bytes.
 	entries, process int
-	// used is the size of all values so far, and held that of the objects that were read, in bytes.
-	used, held int
+	// used is the size of all values so far, in bytes.
+	used int
 	// parts is the number of keys and values in structured values.
 	parts int
 }
@@ -49,7 +44,7 @@ type budget struct {
 // addEntries counts n entries of an operation.
 func (b *budget) addEntries(n int, what string) error {
 	if b.entries += n; b.entries > maxEntries {
-		return invalidf("with %s, the operation has more than %d environment variables, configuration values, imported environments, targets and "+
+		return inputs.Invalidf("with %s, the operation has more than %d environment variables, configuration values, imported environments, targets and "+
 			"replacements: use fewer", what, maxEntries)
 	}
 	return nil
@@ -58,7 +53,7 @@ func (b *budget) addEntries(n int, what string) error {
 // addText counts a variable or an argument of a process, which has the number of bytes. The number is negative if it is removed again.
 func (b *budget) addText(bytes int, what string) error {
 	if b.process += bytes; b.process > maxProcess {
-		return invalidf("with %s, the environment, the targets and the replacements of the operation have more than %d MiB, and Linux starts no "+
+		return inputs.Invalidf("with %s, the environment, the targets and the replacements of the operation have more than %d MiB, and Linux starts no "+
 			"program with more: use fewer or shorter ones", what, maxProcess>>20)
 	}
 	return nil
@@ -67,16 +62,7 @@ func (b *budget) addText(bytes int, what string) error {
 // use counts the bytes of a value.
 func (b *budget) use(bytes int) error {
 	if b.used += bytes + valueCost; b.used > maxValues {
-		return invalidf("the environment and the configuration of the operation have more than %d MiB: use fewer or shorter values", maxValues>>20)
-	}
-	return nil
-}
-
-// hold counts the keys of an object that was read, and the bytes of the keys and their values.
-func (b *budget) hold(keys, bytes int, what string) error {
-	if b.held += keys*keyCost + bytes; b.held > maxReferenced {
-		return invalidf("the Secrets and ConfigMaps that the operation uses have more than %d MiB, with %d bytes for each key; the last one is %s: "+
-			"use fewer or smaller ones", maxReferenced>>20, keyCost, what)
+		return inputs.Invalidf("the environment and the configuration of the operation have more than %d MiB: use fewer or shorter values", maxValues>>20)
 	}
 	return nil
 }
@@ -86,9 +72,9 @@ func (b *budget) addStructured(document, what string) error {
 	parts, depth := jsonparts.Count(document)
 	switch b.parts += parts; {
 	case depth > jsonparts.MaxDepth:
-		return invalidf("the value of %s is nested more than %d levels deep", what, jsonparts.MaxDepth)
+		return inputs.Invalidf("the value of %s is nested more than %d levels deep", what, jsonparts.MaxDepth)
 	case b.parts > jsonparts.MaxParts:
-		return invalidf("with %s, the structured values of the configuration have more than %d keys and values: use fewer", what, jsonparts.MaxParts)
+		return inputs.Invalidf("with %s, the structured values of the configuration have more than %d keys and values: use fewer", what, jsonparts.MaxParts)
 	}
 	return nil
 }

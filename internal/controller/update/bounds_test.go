@@ -14,6 +14,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
@@ -85,7 +86,7 @@ func TestValuesOfAnOperationAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			values := &inputReader{reader: largestObjects{}, namespace: "team"}
+			values := &inputReader{Reader: inputs.Reader{APIReader: largestObjects{}, Namespace: "team"}}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			_, err := values.environment(t.Context(), &autov1alpha1.Workspace{Spec: test.workspace})
@@ -93,7 +94,7 @@ func TestValuesOfAnOperationAreBounded(t *testing.T) {
 				_, err = values.config(t.Context(), test.config)
 			}
 			runtime.ReadMemStats(&after)
-			g.Expect(err).To(BeAssignableToTypeOf(&invalidError{}))
+			g.Expect(err).To(BeAssignableToTypeOf(&inputs.InvalidError{}))
 			g.Expect(err).To(MatchError(ContainSubstring(test.refusal)))
 			g.Expect(after.TotalAlloc - before.TotalAlloc).To(BeNumerically("<", maxOperationMemory))
 		})
@@ -121,7 +122,7 @@ func TestOperationAsksForABoundedNumberOfObjectsAndForEachOnce(t *testing.T) {
 			list = append(list, corev1.EnvVar{Name: fmt.Sprint("S", i), ValueFrom: source})
 		}
 		none := &noObjects{}
-		_, err := (&inputReader{reader: none, namespace: "team"}).environment(t.Context(), &autov1alpha1.Workspace{Spec: autov1alpha1.WorkspaceSpec{Env: list}})
+		_, err := (&inputReader{Reader: inputs.Reader{APIReader: none, Namespace: "team"}}).environment(t.Context(), &autov1alpha1.Workspace{Spec: autov1alpha1.WorkspaceSpec{Env: list}})
 		return none.requests, err
 	}
 	requests, err := read(references.MaxObjects)

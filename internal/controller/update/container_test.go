@@ -8,6 +8,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 )
 
 func TestVariablesOfFilesAreReadByTheAgent(t *testing.T) {
@@ -95,7 +96,7 @@ func TestVariablesThatOnlyAContainerKnowsAreAskedOfTheAgent(t *testing.T) {
 			g := NewWithT(t)
 			workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: "app"}
 			workspace.Spec.Env = tt.env
-			values := &inputReader{reader: s.client, namespace: s.namespace, pods: true}
+			values := &inputReader{Reader: inputs.Reader{APIReader: s.client, Namespace: s.namespace}, pods: true}
 			env, err := values.environment(t.Context(), workspace)
 			if checkReferenceError(g, err, "", tt.invalid) {
 				return

@@ -71,6 +71,8 @@ type Reconciler struct {
 
 	// Shard selects the Updates and Workspaces of this controller; nil selects all.
 	Shard *shard.Shard
+	// Scope says whether operations may use outputs of Stacks in other namespaces.
+	Scope references.Scope
 	// Metrics receives the metrics of Updates; nil measures nothing.
 	Metrics *metrics.Updates
 	// RecentOutputs gets the outputs that were just stored.

@@ -16,6 +16,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/jsonparts"
 )
@@ -109,7 +110,7 @@ func TestOneMoreThanAnOperationMayHaveIsRefused(t *testing.T) {
 				spec.stack.Name, spec.update.StackName, spec.update.Type = "dev", "dev", autov1alpha1.UpdateTypeUp
 				spec.workspace.Local, spec.workspace.Stacks = &autov1alpha1.LocalSource{}, []autov1alpha1.WorkspaceStack{{Name: "other"}, spec.stack}
 				o := &observation{workspace: &autov1alpha1.Workspace{Spec: spec.workspace}, update: &autov1alpha1.Update{Spec: spec.update}}
-				request, err := describeOperation(t.Context(), o, &inputReader{namespace: "team"})
+				request, err := describeOperation(t.Context(), o, &inputReader{Reader: inputs.Reader{Namespace: "team"}})
 				if err == nil {
 					expectAccepted(g, request)
 				}
@@ -117,7 +118,7 @@ func TestOneMoreThanAnOperationMayHaveIsRefused(t *testing.T) {
 			}
 			g.Expect(describe(test.bound)).To(Succeed())
 			err := describe(test.bound + 1)
-			g.Expect(err).To(BeAssignableToTypeOf(&invalidError{}))
+			g.Expect(err).To(BeAssignableToTypeOf(&inputs.InvalidError{}))
 			g.Expect(err).To(MatchError(ContainSubstring(test.refusal)))
 		})
 	}
@@ -144,7 +145,7 @@ func TestObjectThatIsTooLargeIsNamed(t *testing.T) {
 	workspace := &autov1alpha1.Workspace{Spec: autov1alpha1.WorkspaceSpec{EnvFrom: []corev1.EnvFromSource{
 		{ConfigMapRef: &corev1.ConfigMapEnvSource{Name: "many"}},
 	}}}
-	_, err := (&inputReader{reader: tooLarge{}, namespace: "team"}).environment(t.Context(), workspace)
-	g.Expect(err).To(BeAssignableToTypeOf(&invalidError{}))
+	_, err := (&inputReader{Reader: inputs.Reader{APIReader: tooLarge{}, Namespace: "team"}}).environment(t.Context(), workspace)
+	g.Expect(err).To(BeAssignableToTypeOf(&inputs.InvalidError{}))
 	g.Expect(err).To(MatchError(HavePrefix(`configmap "many", which the operation uses, takes more than 4 MiB of memory`)))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 )
 
 const (
@@ -296,13 +297,21 @@ func incomplete(update *autov1alpha1.Update) string {
 
 // decideOnRequestError waits for what may appear by itself, and ends an Update that needs an edit.
 func decideOnRequestError(o *observation) decision {
-	var missing *missingError
-	var invalid *invalidError
+	var missing *inputs.MissingError
+	var denied *inputs.DeniedError
+	var invalid *inputs.InvalidError
 	switch {
 	case errors.As(o.requestError, &missing):
-		const reason = pulumiv1.SecretNotFoundReason
+		reason := pulumiv1.SecretNotFoundReason
+		if missing.OfInput {
+			reason = pulumiv1.InputNotFoundReason
+		}
 		// A watched Secret or ConfigMap wakes the Update when it appears. The controller has to look for the others.
 		return retryAfter(reason, missing.Error(), retryDelay(o, reason, 2*time.Second, 30*time.Second))
+	case errors.As(o.requestError, &denied):
+		// The owner of the other Stack has to do something.
+		const reason = pulumiv1.AccessDeniedReason
+		return retryAfter(reason, denied.Error(), retryDelay(o, reason, 2*time.Second, 30*time.Second))
 	case errors.As(o.requestError, &invalid):
 		return finish(autov1alpha1.ConfigInvalidReason, invalid.Error())
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
@@ -30,7 +31,7 @@ var (
 	modelAgents     = []string{"knows nothing", "none", "rests", "rests although it was woken", "unavailable", "denies", "an operation", "the end of an operation",
 		"a plan", "a plan that is stored", "a plan that is not stored yet", "a plan that is too large", "a plan that is not there"}
 	modelArtifacts = []string{"ready", "fetching", "NotFound", "Integrity", "TooLarge", "Unavailable", "Unusable", "pending", "watched", "missing", "forbidden"}
-	modelRequests  = []string{"complete", "turn not asked for", "not its turn", "secret missing", "invalid", "not readable", "plan stale", "not approved", "not approved yet"}
+	modelRequests  = []string{"complete", "turn not asked for", "not its turn", "secret missing", "input missing", "not shared", "invalid", "not readable", "plan stale", "not approved", "not approved yet"}
 	modelWaits     = []string{"", autov1alpha1.UpdateTransientFailureReason, pulumiv1.SecretNotFoundReason, pulumiv1.ArtifactDigestMismatchReason,
 		pulumiv1.SourceNotFoundReason, autov1alpha1.QueuedReason}
 	modelAges = []time.Duration{-time.Minute, 0, time.Minute, 100 * time.Hour}
@@ -201,9 +202,13 @@ func (m *modelObjects) observe(s *modelState) *observation {
 	case "turn not asked for":
 		o.turn = turnView{}
 	case "secret missing":
-		o.requestError = &missingError{kind: references.Secret, name: "token", usedBy: "it"}
+		o.requestError = &inputs.MissingError{Kind: references.Secret, Name: "token", UsedBy: "it"}
+	case "input missing":
+		o.requestError = &inputs.MissingError{Name: "network", Key: "vpcId", UsedBy: "it", OfInput: true}
+	case "not shared":
+		o.requestError = inputs.Denied(nil, "team", &autov1alpha1.StackOutput{Name: "network", Namespace: "platform", Output: "vpcId"}, false)
 	case "invalid":
-		o.requestError = invalidf("no such thing")
+		o.requestError = inputs.Invalidf("no such thing")
 	case "plan stale":
 		o.plan.problem = stalePlan("it is gone")
 	case "not approved":
@@ -350,7 +355,8 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(!finishes || isDeleted || s.life != "new" || permanent, "only what an edit can mend ends an Update that never ran")
 	promise(isDeleted || s.life != "new" || s.hasOperation() || slices.Contains([]action{actionStart, actionWait, actionFinish, actionStorePlan, actionQueue, actionWake}, d.action), "what was not started waits or starts")
 	promise(d.action != actionWait && !finishes || d.reason != "" && d.message != "", "who waits or gives up says why")
-	promise(s.request != "secret missing" || !s.startable() || d.reason == pulumiv1.SecretNotFoundReason, "what is missing is named")
+	reasons := map[string]string{"secret missing": pulumiv1.SecretNotFoundReason, "input missing": pulumiv1.InputNotFoundReason, "not shared": pulumiv1.AccessDeniedReason}
+	promise(reasons[s.request] == "" || !s.startable() || d.reason == reasons[s.request], "what is missing is named")
 	promise(s.request != "complete" || !s.startable() || starts, "what has all that it needs is started")
 	promise((d.action == actionRepeat) == (s.life == "preview started" && s.deletion == "kept" && s.agent == "knows nothing" &&
 		s.workspace != "none" && !strings.HasPrefix(s.workspace, "going")),

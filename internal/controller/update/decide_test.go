@@ -16,6 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
@@ -126,7 +127,7 @@ func waiting(reason string, since time.Duration) func(*observation) {
 func TestDecide(t *testing.T) {
 	refusal := func(kind error) error { return &client.Error{What: "call", Kind: kind, Message: "because"} }
 	unavailable := &client.Error{What: "get operation", Kind: client.ErrUnavailable, Message: "refused"}
-	missing := &missingError{kind: references.Secret, name: "token", key: "value", usedBy: "it"}
+	missing := &inputs.MissingError{Kind: references.Secret, Name: "token", Key: "value", UsedBy: "it"}
 	running, succeeded := agentpb.OperationState_OPERATION_STATE_RUNNING, agentpb.OperationState_OPERATION_STATE_SUCCEEDED
 
 	tests := []struct {
@@ -189,7 +190,7 @@ func TestDecide(t *testing.T) {
 			message: `waiting for key "value" in secret "token", which it needs`},
 		{name: "secret missing for long", o: ready(requestFails(missing), waiting("SecretNotFound", time.Hour)),
 			action: actionWait, reason: "SecretNotFound", wake: byTime, after: 30 * time.Second},
-		{name: "configuration invalid", o: ready(requestFails(fmt.Errorf("config: %w", invalidf("no such thing")))),
+		{name: "configuration invalid", o: ready(requestFails(fmt.Errorf("config: %w", inputs.Invalidf("no such thing")))),
 			action: actionFinish, reason: "ConfigInvalid", wake: byNothing, message: "no such thing"},
 		{name: "secret cannot be read", o: ready(requestFails(errors.New("forbidden"))), action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second},
 

@@ -15,6 +15,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
@@ -79,7 +80,7 @@ func (r *inputReader) environment(ctx context.Context, workspace *autov1alpha1.W
 		item := &agentpb.EnvironmentVariable{Name: name, Secret: value.secret}
 		switch {
 		case !utf8.ValidString(name+value.value) || strings.ContainsRune(name+value.value, 0):
-			return nil, invalidf("environment variable %q cannot be set: a NUL byte or text that is not UTF-8 is in it", name)
+			return nil, inputs.Invalidf("environment variable %q cannot be set: a NUL byte or text that is not UTF-8 is in it", name)
 		case value.origin == fromContainerIfAny:
 			continue
 		case value.origin == fromContainer:
@@ -94,7 +95,7 @@ func (r *inputReader) environment(ctx context.Context, workspace *autov1alpha1.W
 	return result, nil
 }
 
-// set defines a variable, within the bounds. from says where it comes from. The error is an *invalidError.
+// set defines a variable, within the bounds. from says where it comes from. The error is an *inputs.InvalidError.
 func (r *inputReader) set(variables map[string]variable, name string, value variable, from string) error {
 	size := len(name) + len("=") + len(value.value)
 	if size > maxVariable {
@@ -120,7 +121,7 @@ func tooLong(name string) error {
 	if len(name) > shown {
 		name = strings.ToValidUTF8(name[:shown], "") + "…"
 	}
-	return invalidf("environment variable %q has more than %d KiB, with which no program can be started: let the program read a file or the configuration",
+	return inputs.Invalidf("environment variable %q has more than %d KiB, with which no program can be started: let the program read a file or the configuration",
 		name, (maxVariable+1)>>10)
 }
 
@@ -133,12 +134,12 @@ func (r *inputReader) addAll(ctx context.Context, variables map[string]variable,
 	if source == nil {
 		return nil
 	}
-	data, err := r.read(ctx, kind, source.Name)
+	data, err := r.Object(ctx, kind, source.Name)
 	if err != nil {
 		return err
 	}
 	if data == nil && !ptr.Deref(source.Optional, false) {
-		return &missingError{kind: kind, name: source.Name, usedBy: "envFrom of the workspace"}
+		return &inputs.MissingError{Kind: kind, Name: source.Name, UsedBy: "envFrom of the workspace"}
 	}
 	what := fmt.Sprintf("the %d keys of %s %q", len(data), strings.ToLower(string(kind)), source.Name)
 	for key, value := range data {
@@ -156,14 +157,14 @@ func (r *inputReader) addAll(ctx context.Context, variables map[string]variable,
 // add adds one variable; an optional one whose source is missing is left out.
 func (r *inputReader) add(ctx context.Context, variables map[string]variable, workspace *autov1alpha1.Workspace, env *corev1.EnvVar) (err error) {
 	if env.Name == "" || strings.Contains(env.Name, "=") {
-		return invalidf("%q cannot be the name of an environment variable", env.Name)
+		return inputs.Invalidf("%q cannot be the name of an environment variable", env.Name)
 	}
 	var value variable
 	switch from := env.ValueFrom; {
 	case from == nil:
 		value, err = expand(env, variables)
 		if err == nil && value.origin != fromWorkspace && value.live {
-			return invalidf("environment variable %q of workspace %q puts together what only its pod knows and what comes from a Secret or ConfigMap: "+
+			return inputs.Invalidf("environment variable %q of workspace %q puts together what only its pod knows and what comes from a Secret or ConfigMap: "+
 				"use two variables", env.Name, workspace.Name)
 		}
 	case from.SecretKeyRef != nil:
@@ -185,13 +186,13 @@ func (r *inputReader) add(ctx context.Context, variables map[string]variable, wo
 // addFile adds a variable that the agent reads from a file of the pod. With the process runtime it would be one of the controller.
 func (r *inputReader) addFile(variables map[string]variable, from autov1alpha1.EnvFile) error {
 	if !r.pods {
-		return invalidf("environment variable %q: without a pod, no variable can be set from a file", from.Name)
+		return inputs.Invalidf("environment variable %q: without a pod, no variable can be set from a file", from.Name)
 	}
 	if err := autov1alpha1.CheckEnvFile(from.Path); err != nil {
-		return invalidf("environment variable %q: %s", from.Name, err)
+		return inputs.Invalidf("environment variable %q: %s", from.Name, err)
 	}
 	if _, known := variables[from.Name]; known || strings.Contains(from.Name, "=") {
-		return invalidf("environment variable %q is set twice, or has no usable name: a variable that is set from a file can be set nowhere else", from.Name)
+		return inputs.Invalidf("environment variable %q is set twice, or has no usable name: a variable that is set from a file can be set nowhere else", from.Name)
 	}
 	return r.set(variables, from.Name, variable{value: from.Path, secret: true, origin: fromFile}, "the files of the workspace")
 }
@@ -200,8 +201,8 @@ func (r *inputReader) addFile(variables map[string]variable, from autov1alpha1.E
 var errOptional = errors.New("the optional key does not exist")
 
 func (r *inputReader) keyVariable(ctx context.Context, kind references.Kind, from *corev1.SecretKeySelector, name string) (variable, error) {
-	value, err := r.readKey(ctx, kind, from.Name, from.Key, fmt.Sprintf("environment variable %q", name))
-	if missing := (*missingError)(nil); errors.As(err, &missing) && ptr.Deref(from.Optional, false) {
+	value, err := r.Value(ctx, kind, from.Name, from.Key, fmt.Sprintf("environment variable %q", name))
+	if missing := (*inputs.MissingError)(nil); errors.As(err, &missing) && ptr.Deref(from.Optional, false) {
 		return variable{}, errOptional
 	}
 	return variable{value: value, secret: kind == references.Secret, live: true}, err
@@ -220,7 +221,7 @@ func (r *inputReader) podVariable(workspace *autov1alpha1.Workspace, env *corev1
 	case from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.namespace":
 		return variable{value: workspace.Namespace}, nil
 	}
-	return variable{}, invalidf("environment variable %q of workspace %q: without a pod, only secretKeyRef, configMapKeyRef and fieldRef to metadata.name "+
+	return variable{}, inputs.Invalidf("environment variable %q of workspace %q: without a pod, only secretKeyRef, configMapKeyRef and fieldRef to metadata.name "+
 		"or metadata.namespace are supported", env.Name, workspace.Name)
 }
 
@@ -228,7 +229,7 @@ func (r *inputReader) podVariable(workspace *autov1alpha1.Workspace, env *corev1
 var variableReference = regexp.MustCompile(`\$\$|\$\(([^)]*)\)`)
 
 // expand replaces each $(NAME) by the value of the variable, if there is one. If any part of the result is secret, all of it is. If only
-// the container knows any part, the result is the value that the container has. The error is an *invalidError when the inserted values are
+// the container knows any part, the result is the value that the container has. The error is an *inputs.InvalidError when the inserted values are
 // longer than a variable can be: each variable that refers twice to the one before doubles the length.
 func expand(env *corev1.EnvVar, variables map[string]variable) (variable, error) {
 	result, added := variable{}, 0

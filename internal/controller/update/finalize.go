@@ -14,6 +14,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -112,7 +113,14 @@ func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update)
 		return false, nil
 	}
 	stack, err := readStack(ctx, r.APIReader, update.Namespace, owner.Name)
-	return err == nil && stack.UID == owner.UID && (awaits(stack, update) || stack.KeepsOutputsOf(update)), err
+	if err != nil || stack.UID != owner.UID {
+		return false, err
+	}
+	isInput := true
+	if r.Shard == nil { // otherwise the cache may lack the Stacks that have it as an input
+		isInput, err = inputs.AreUsed(ctx, r, stack, r.Scope)
+	}
+	return awaits(stack, update) || stack.KeepsOutputsOf(update, isInput), err
 }
 
 // awaits reports whether the Stack has neither the result of the Update nor that of a later one.

@@ -12,6 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 )
 
@@ -28,7 +29,7 @@ func TestEveryWaitIsInAPhase(t *testing.T) {
 		"artifact on its way":     {func(o *observation) { o.artifact.ready = false }, metrics.PhaseFetch},
 		"artifact refused":        {func(o *observation) { o.artifact = artifactView{err: errors.New("x")} }, metrics.PhaseFetch},
 		"artifact to be pushed":   {func(o *observation) { o.startError = client.ErrSourceMissing }, metrics.PhaseDelivery},
-		"a Secret is missing":     {func(o *observation) { o.requestError = &missingError{} }, metrics.PhaseOther},
+		"a Secret is missing":     {func(o *observation) { o.requestError = &inputs.MissingError{} }, metrics.PhaseOther},
 		"something else":          {func(o *observation) { o.startError = errors.New("x") }, metrics.PhaseOther},
 	}
 	for name, tt := range tests {

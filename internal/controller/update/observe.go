@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
@@ -51,6 +52,12 @@ type observation struct {
 	requestError error
 	// references is the digest of the versions of the watched Secrets and ConfigMaps whose values are in the request.
 	references string
+
+	// inputs are the values of the inputs in the request, and the digest of the versions of what they were read from.
+	inputs struct {
+		items    []*agentpb.ConfigItem
+		versions string
+	}
 
 	// plan is the plan that the operation carries out, when it has one.
 	plan planView
@@ -142,9 +149,13 @@ func (r *Reconciler) observeAgent(ctx context.Context, o *observation) (err erro
 		o.startError, o.delivery, o.deliveryRead = client.ErrSourceMissing, r.background.lastDelivery(o.update), true
 		return nil
 	}
-	inputs := &inputReader{reader: r.APIReader, namespace: o.update.Namespace, pods: r.Pods, watcher: r.References}
-	o.request, o.requestError = describeOperation(ctx, o, inputs)
-	o.references = references.Digest(inputs.versions)
+	values := &inputReader{pods: r.Pods, Reader: inputs.Reader{
+		APIReader: r.APIReader, Namespace: o.update.Namespace, Stacks: r.stackNamed, Scope: r.Scope, Watcher: r.References,
+	}}
+	o.request, o.requestError = describeOperation(ctx, o, values)
+	list := stackOf(o.workspace, o.update.Spec.StackName).Inputs
+	o.references = references.Digest(values.Versions(references.OfWorkspace(o.workspace, o.update.Spec.StackName)))
+	o.inputs.versions = references.Digest(values.Versions(inputs.KeysOf(o.update.Namespace, list)))
 	return nil
 }
 

@@ -3,8 +3,6 @@ package update
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +22,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/objectname"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -122,7 +121,7 @@ func outputsSecret(update *autov1alpha1.Update, chosen *outputChoice) (*corev1.S
 	for name, key := range chosen.keys {
 		data[key] = chosen.outputs[name].GetValue()
 	}
-	name := shortened(update.Name, validation.DNS1123SubdomainMaxLength-len(autov1alpha1.OutputsSecretSuffix)) + autov1alpha1.OutputsSecretSuffix
+	name := objectname.Shorten(update.Name, validation.DNS1123SubdomainMaxLength-len(autov1alpha1.OutputsSecretSuffix)) + autov1alpha1.OutputsSecretSuffix
 	secret := secretOf(update, name, data)
 	secret.Annotations = annotations
 	return secret, nil
@@ -136,7 +135,7 @@ func secretOf(update *autov1alpha1.Update, name string, data map[string][]byte) 
 		Namespace: update.Namespace,
 		Labels: map[string]string{
 			autov1alpha1.ComponentLabel:  autov1alpha1.ComponentUpdate,
-			autov1alpha1.UpdateNameLabel: shortened(update.Name, validation.LabelValueMaxLength),
+			autov1alpha1.UpdateNameLabel: objectname.Shorten(update.Name, validation.LabelValueMaxLength),
 		},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))},
 		Immutable:       new(true),
@@ -276,10 +275,10 @@ func outputKeys(names []string) map[string]string {
 	for _, name := range invalid {
 		key := cleaned(name)
 		if wanted[key] > 1 {
-			key = hashed(name, key, validation.DNS1123SubdomainMaxLength)
+			key = objectname.WithHash(name, key, validation.DNS1123SubdomainMaxLength)
 		}
 		for taken[key] {
-			key = hashed(name+key, key, validation.DNS1123SubdomainMaxLength)
+			key = objectname.WithHash(name+key, key, validation.DNS1123SubdomainMaxLength)
 		}
 		keys[name], taken[key] = key, true
 	}
@@ -295,21 +294,5 @@ func cleaned(name string) string {
 	if key == "" {
 		key = "_"
 	}
-	return shortened(key, validation.DNS1123SubdomainMaxLength)
-}
-
-// shortened returns text of at most limit characters. A longer text is cut, and a hash is added, so that different texts stay different.
-func shortened(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return hashed(text, text, limit)
-}
-
-// hashed returns prefix with a hash of text at its end, at most limit characters.
-func hashed(text, prefix string, limit int) string {
-	sum := sha256.Sum256([]byte(text))
-	suffix := "-" + hex.EncodeToString(sum[:8])
-	// A name must not have a dot or a dash before the dash.
-	return strings.TrimRight(prefix[:min(len(prefix), limit-len(suffix))], ".-") + suffix
+	return objectname.Shorten(key, validation.DNS1123SubdomainMaxLength)
 }

@@ -14,6 +14,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/objectname"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -42,7 +43,7 @@ func TestOutputKeys(t *testing.T) {
 		"a valid name has precedence":  {[]string{"a/b", "a_b"}, map[string]string{"a_b": "a_b"}},
 		"nobody wins among invalid":    {[]string{"a/b", "a:b"}, map[string]string{}},
 		"long names differ at the end": {[]string{strings.Repeat("x", 300) + "1", strings.Repeat("x", 300) + "2"}, map[string]string{}},
-		"what looks like a hashed key": {[]string{"a/b", "a_b", hashed("a/ba_b", "a_b", 253)}, map[string]string{"a_b": "a_b"}},
+		"what looks like a hashed key": {[]string{"a/b", "a_b", objectname.WithHash("a/ba_b", "a_b", 253)}, map[string]string{"a_b": "a_b"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

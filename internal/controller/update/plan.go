@@ -2,25 +2,16 @@ package update
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/controller/plans"
-	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
 // A plan passes through the controller in parts, in the background. The agent sends it as a stream, and it is in immutable Secrets before
@@ -31,8 +22,6 @@ const (
 	maxPlans = 8
 	// planTimeout bounds how long a plan is in transit, not including its time in the queue.
 	planTimeout = 2 * time.Minute
-	// planKeyData is the data key in the Secret that has the key for the digests of plans, see planKey.
-	planKeyData = "key"
 	// digestPrefix begins the digests in a status.
 	digestPrefix = "sha256:"
 )
@@ -138,7 +127,7 @@ func usesPlanFile(update *autov1alpha1.Update) bool {
 	return update.Spec.Plan != nil && update.Spec.Type == autov1alpha1.UpdateTypeUp && update.Spec.Plan.Enforce.OrDefault() == autov1alpha1.EnforcePlan
 }
 
-// planRequest returns what the operation has to do with a plan; nil when it has none. The key is added when the operation starts.
+// planRequest returns what the operation has to do with a plan; nil when it has none. The key is added when the operation starts, see hashKey.
 func planRequest(o *observation) *agentpb.PlanRequest {
 	switch update := o.update; {
 	case o.plan.saved != nil:
@@ -154,56 +143,4 @@ func planRequest(o *observation) *agentpb.PlanRequest {
 		return &agentpb.PlanRequest{WithoutFile: update.Spec.PlanEnforcement.OrDefault() == autov1alpha1.EnforceInputs || update.Spec.Type != autov1alpha1.UpdateTypePreview}
 	}
 	return nil
-}
-
-// planKey returns the key for the digests of all plans of the Workspace, and creates it when there is none. Plans can be compared as long
-// as the key stays. If there is a Stack, the key belongs to the Stack, because its Workspaces may come and go. If the Secret lost its owner,
-// as after a deletion of the Stack with --cascade=orphan, another key takes its place, in a Secret whose name has a hash of the owner.
-func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Workspace) ([]byte, error) {
-	owner := metav1.OwnerReference{
-		APIVersion: autov1alpha1.GroupVersion.String(), Kind: autov1alpha1.WorkspaceKind, Name: workspace.Name, UID: workspace.UID,
-	}
-	if stack := pulumiv1.OwningStack(workspace); stack != nil {
-		owner = metav1.OwnerReference{APIVersion: stack.APIVersion, Kind: stack.Kind, Name: stack.Name, UID: stack.UID}
-	}
-	owner.Controller = new(true)
-	secret, err := r.planKeySecret(ctx, workspace, autov1alpha1.PlanKeySuffix, owner)
-	if err == nil && metav1.GetControllerOf(secret) == nil {
-		hash := sha256.Sum256([]byte(owner.UID))
-		secret, err = r.planKeySecret(ctx, workspace, "-"+hex.EncodeToString(hash[:])[:10]+autov1alpha1.PlanKeySuffix, owner)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if controller := metav1.GetControllerOf(secret); controller == nil || controller.UID != owner.UID || len(secret.Data[planKeyData]) != agentpb.PlanKeySize {
-		return nil, fmt.Errorf("secret %q does not belong to %s %q, or has no key: if this persists, delete the secret", secret.Name, owner.Kind, owner.Name)
-	}
-	return secret.Data[planKeyData], nil
-}
-
-// planKeySecret reads the Secret with the key, or creates it for the owner when it does not exist.
-func (r *Reconciler) planKeySecret(ctx context.Context, workspace *autov1alpha1.Workspace, suffix string, owner metav1.OwnerReference) (*corev1.Secret, error) {
-	name := shortened(workspace.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
-	secret := &corev1.Secret{}
-	err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: workspace.Namespace, Name: name}, secret)
-	if apierrors.IsNotFound(err) {
-		key := make([]byte, agentpb.PlanKeySize)
-		// rand.Read never fails.
-		_, _ = rand.Read(key)
-		secret = &corev1.Secret{
-			Name: name, Namespace: workspace.Namespace,
-			Labels: map[string]string{
-				autov1alpha1.ComponentLabel:     autov1alpha1.ComponentWorkspace,
-				autov1alpha1.WorkspaceNameLabel: shortened(workspace.Name, validation.LabelValueMaxLength),
-			},
-			OwnerReferences: []metav1.OwnerReference{owner},
-			Immutable:       new(true),
-			Data:            map[string][]byte{planKeyData: key},
-		}
-		err = r.Create(ctx, secret, patch.FieldOwner)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read or create the secret %q with the key of plans: %w", name, err)
-	}
-	return secret, nil
 }

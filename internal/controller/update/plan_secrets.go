@@ -23,6 +23,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/objectname"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -129,7 +130,7 @@ func planSecretName(update *autov1alpha1.Update, number int) string {
 	if wasRepeated(update) {
 		suffix += "-again"
 	}
-	return shortened(update.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
+	return objectname.Shorten(update.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
 }
 
 // storePlanPart creates a Secret of a plan. If the Secret exists, it has to be the same.

@@ -9,6 +9,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 )
 
 // newReferenced creates the objects that the tables below refer to.
@@ -92,7 +93,7 @@ func TestEnvironment(t *testing.T) {
 			g := NewWithT(t)
 			workspace := &autov1alpha1.Workspace{Namespace: s.namespace, Name: "app"}
 			workspace.Spec.EnvFrom, workspace.Spec.Env = tt.from, tt.env
-			env, err := (&inputReader{reader: s.client, namespace: s.namespace}).environment(t.Context(), workspace)
+			env, err := (&inputReader{Reader: inputs.Reader{APIReader: s.client, Namespace: s.namespace}}).environment(t.Context(), workspace)
 			if checkReferenceError(g, err, tt.missing, tt.invalid) {
 				return
 			}
@@ -109,9 +110,9 @@ func TestEnvironment(t *testing.T) {
 func checkReferenceError(g *WithT, err error, missing, invalid string) bool {
 	switch {
 	case missing != "":
-		g.Expect(err).To(And(BeAssignableToTypeOf(&missingError{}), MatchError(ContainSubstring(missing))))
+		g.Expect(err).To(And(BeAssignableToTypeOf(&inputs.MissingError{}), MatchError(ContainSubstring(missing))))
 	case invalid != "":
-		g.Expect(err).To(And(BeAssignableToTypeOf(&invalidError{}), MatchError(ContainSubstring(invalid))))
+		g.Expect(err).To(And(BeAssignableToTypeOf(&inputs.InvalidError{}), MatchError(ContainSubstring(invalid))))
 	default:
 		g.Expect(err).NotTo(HaveOccurred())
 		return false
@@ -168,7 +169,7 @@ func TestConfig(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			tt.item.Key = "k"
-			config, err := (&inputReader{reader: s.client, namespace: s.namespace}).config(t.Context(), []autov1alpha1.ConfigItem{tt.item})
+			config, err := (&inputReader{Reader: inputs.Reader{APIReader: s.client, Namespace: s.namespace}}).config(t.Context(), []autov1alpha1.ConfigItem{tt.item})
 			if checkReferenceError(g, err, tt.missing, tt.invalid) {
 				return
 			}

@@ -10,6 +10,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 )
 
 // operationKinds maps the type of an Update to the kind of its operation.
@@ -48,8 +49,8 @@ func operationKind(spec *autov1alpha1.UpdateSpec) agentpb.OperationKind {
 const maxLogLevel = 11
 
 // describeOperation builds the request with everything that the operation needs. Secrets and ConfigMaps are read now. The errors to decide
-// on are *missingError and *invalidError. A stack that the Workspace does not list has no configuration.
-func describeOperation(ctx context.Context, o *observation, inputs *inputReader) (request *agentpb.StartOperationRequest, err error) {
+// on are *inputs.MissingError and *inputs.InvalidError. A stack that the Workspace does not list has no configuration.
+func describeOperation(ctx context.Context, o *observation, values *inputReader) (request *agentpb.StartOperationRequest, err error) {
 	workspace, update := o.workspace, o.update
 	request = &agentpb.StartOperationRequest{
 		Id:                string(update.UID),
@@ -69,20 +70,27 @@ func describeOperation(ctx context.Context, o *observation, inputs *inputReader)
 	if update.Spec.Timeout != nil {
 		request.Timeout = durationpb.New(update.Spec.Timeout.Duration)
 	}
-	if err := setSource(request, o, inputs.pods); err != nil {
+	if err := setSource(request, o, values.pods); err != nil {
 		return nil, err
 	}
 	stack := stackOf(workspace, request.GetStack())
-	if err := inputs.addLists(&update.Spec, stack); err != nil {
+	if err := values.addLists(&update.Spec, stack); err != nil {
 		return nil, err
 	}
-	if request.Env, err = inputs.environment(ctx, workspace); err != nil {
+	if request.Env, err = values.environment(ctx, workspace); err != nil {
+		return nil, err
+	}
+	if request.Login, err = values.login(workspace, request); err != nil {
 		return nil, err
 	}
 	request.CreateStack = request.CreateStack && ptr.Deref(stack.Create, true)
 	request.SecretsProvider = ptr.Deref(stack.SecretsProvider, "")
 	request.Environments = stack.Environment
-	request.Config, err = inputs.config(ctx, stack.Config)
+	if request.Config, err = values.config(ctx, stack.Config); err != nil {
+		return nil, err
+	}
+	o.inputs.items, err = values.inputs(ctx, &update.Spec, stack.Inputs)
+	request.Config = append(request.Config, o.inputs.items...)
 	return request, err
 }
 
@@ -96,13 +104,13 @@ func stackOf(workspace *autov1alpha1.Workspace, name string) *autov1alpha1.Works
 	return &autov1alpha1.WorkspaceStack{Name: name}
 }
 
-// addLists counts the lists of the operation before anything is read for them. The error is an *invalidError.
+// addLists counts the lists of the operation before anything is read for them. The error is an *inputs.InvalidError.
 func (b *budget) addLists(spec *autov1alpha1.UpdateSpec, stack *autov1alpha1.WorkspaceStack) error {
 	for _, list := range []struct {
 		what string
 		size int
 	}{
-		{"configuration values", len(stack.Config)}, {"imported environments", len(stack.Environment)},
+		{"configuration values", len(stack.Config) + len(stack.Inputs)}, {"imported environments", len(stack.Environment)},
 		{"targets", len(spec.Target)}, {"replacements", len(spec.Replace)},
 	} {
 		if err := b.addEntries(list.size, fmt.Sprintf("%d %s", list.size, list.what)); err != nil {
@@ -124,7 +132,7 @@ func setSource(request *agentpb.StartOperationRequest, o *observation, pods bool
 	fromState := kind == autov1alpha1.UpdateTypeDestroy || kind == autov1alpha1.UpdateTypeRefresh
 	switch {
 	case o.update.Spec.ProjectInfo != nil && !fromState:
-		return invalidf("spec.projectInfo is enough for refresh and destroy but not for %s, which needs a program", kind)
+		return inputs.Invalidf("spec.projectInfo is enough for refresh and destroy but not for %s, which needs a program", kind)
 	case o.update.Spec.ProjectInfo != nil:
 		request.Source = projectSource(o.update.Spec.ProjectInfo)
 	case o.source != nil:
@@ -132,13 +140,13 @@ func setSource(request *agentpb.StartOperationRequest, o *observation, pods bool
 	case spec.Local != nil:
 		request.Source = &agentpb.StartOperationRequest_Local{Local: &agentpb.LocalSource{Dir: spec.Local.Dir}}
 	case spec.ProjectInfo != nil && !fromState:
-		return invalidf("workspace %q has no program, only spec.projectInfo, which is enough for destroy and refresh but not for %s", o.workspace.Name, kind)
+		return inputs.Invalidf("workspace %q has no program, only spec.projectInfo, which is enough for destroy and refresh but not for %s", o.workspace.Name, kind)
 	case spec.ProjectInfo != nil:
 		request.Source = projectSource(spec.ProjectInfo)
 	case pods:
 		request.Source = &agentpb.StartOperationRequest_Local{Local: &agentpb.LocalSource{}}
 	default:
-		return invalidf("neither the update nor workspace %q has a source", o.workspace.Name)
+		return inputs.Invalidf("neither the update nor workspace %q has a source", o.workspace.Name)
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -145,6 +146,7 @@ func (s *fixture) startController() (stop func()) {
 	s.Expect(mgr.Add(git)).To(Succeed())
 	repositories := git.NewSubscriber()
 	s.Expect(informercache.AddIndexes(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
+	s.Expect(inputs.AddIndex(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
 	s.Expect((&Reconciler{
 		Client:        mgr.GetClient(),
 		APIReader:     mgr.GetAPIReader(),

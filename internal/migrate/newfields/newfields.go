@@ -35,6 +35,7 @@ const (
 	submodules  = "decides itself about submodules"
 	unset       = "leaves this configuration without a value"
 	withoutPlan = "runs without a plan"
+	noLogin     = "does not log in to Pulumi Cloud with it"
 	pruned      = "removes it, so that another program runs"
 )
 
@@ -45,8 +46,11 @@ var stacks = []Field{
 	{"spec.suspend", "updates this Stack", true},
 	{"spec.dependsOn", "does not wait for other Stacks and objects", true},
 	{"spec.destroyAfterDependents", "destroys this Stack before those that depend on it", true},
+	{"spec.pulumiCloud", noLogin, false},
 	{"spec.drift", "does not look for drift", false},
 	{"spec.outputs", "does not write these objects", false},
+	{"spec.inputs", "updates this Stack without this configuration", true},
+	{"spec.shareOutputs", "", false},
 	{"spec.sourcePaths", "updates this Stack for each commit", false},
 	{"spec.recurseSubmodules", submodules, false},
 	{"spec.gitAuth.knownHostsRef", unknownHost, false},
@@ -73,6 +77,12 @@ var workspaces = []Field{
 	{"spec.git.recurseSubmodules", submodules, false},
 	{"spec.stacks[].config[].valueFrom.secretKeyRef", unset, false},
 	{"spec.stacks[].config[].valueFrom.configMapKeyRef", unset, false},
+	{"spec.stacks[].inputs", unset, false},
+}
+
+// logins are the new fields of a Workspace that a workspace template does not have.
+var logins = []Field{
+	{"spec.pulumiCloud", noLogin, false},
 }
 
 // plans are the new fields of an Update that an update template does not have.
@@ -128,7 +138,7 @@ func Of(definition string) []Field {
 	case Programs:
 		return slices.Clone(programs)
 	case Workspaces:
-		return slices.Clone(workspaces)
+		return slices.Concat(workspaces, logins)
 	case Updates:
 		return slices.Concat(templatedUpdates, plans)
 	}

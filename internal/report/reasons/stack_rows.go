@@ -70,9 +70,9 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "AccessDenied", State: WaitingOrStalled,
-		Means: "Stalled: the source or an object in `dependsOn` is in another namespace, an object in `dependsOn` is of a kind that `--dependency-kinds` does not list, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source or the object.",
-		When:  "every 30 s; if Stalled, only an edit",
-		Todo:  "Move the source, or run the controller with `--no-cross-namespace-refs=false`. For an `ExternalArtifact`, run it with `--feature-gates=ExternalArtifact=true`. For a kind in `dependsOn`, extend `--dependency-kinds`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
+		Means: "Stalled: the source or an object in `dependsOn` is in another namespace, an object in `dependsOn` is of a kind that `--dependency-kinds` does not list, or the source is an `ExternalArtifact` and that feature gate is off; or a Stack in another namespace does not share an output that `spec.inputs` uses. Waiting: the controller is not allowed to read the source or the object, or an output in `spec.inputs` is secret and is shared only if it is not.",
+		When:  "every 30 s; if Stalled, an edit, or one of the other Stack",
+		Todo:  "Have the owner of the other Stack share the output with `spec.shareOutputs`. Move the source, or run the controller with `--no-cross-namespace-refs=false`. For an `ExternalArtifact`, run it with `--feature-gates=ExternalArtifact=true`. For a kind in `dependsOn`, extend `--dependency-kinds`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
 		Tests: []string{"e2e.TestStackSaysWhatIsWrongWithItsSource/forbidden-kind", "e2e.TestStackSaysWhatIsWrongWithItsSource/other-namespace",
 			"stack.TestKindThatIsNotAllowedStallsAndNamesTheFlag"},
 	},
@@ -366,6 +366,13 @@ var stackRows = []Row{
 		When:  "after 5 s … up to 30 s",
 		Todo:  "Correct the name or the program, or set `optional: true`.",
 		Tests: []string{"stack.TestOutputsThatCannotBeWrittenSayWhy"},
+	},
+	{
+		Reason: "InputNotFound", State: Waiting,
+		Means: "An object, key or output of `spec.inputs` does not exist, and the input has no `default`. The message names it.",
+		When:  "after 2 s … up to 30 s; at once, when a watched Secret or ConfigMap appears",
+		Todo:  "Create the object, correct the name, or set `default`. An output is there after the next update of its Stack.",
+		Tests: []string{"e2e.TestInputThatIsMissingWaits"},
 	},
 	{
 		Reason: "OutputsTooLarge", State: Stalled,

@@ -96,7 +96,7 @@ var updateRows = []Row{
 	{
 		Reason: "InvalidAccessToken", State: EndedBadly,
 		Means: "The backend rejects the credentials, or there are none.",
-		Todo:  "Check the Secret or, for the storage of a cloud, the identity of the ServiceAccount.",
+		Todo:  "Check the Secret or, for the storage of a cloud, the identity of the ServiceAccount. For a [login by OIDC](guides/pulumi-cloud-oidc.md), see the message, which names what Pulumi Cloud has to trust.",
 		Tests: []string{"backends.TestStackSaysWhatABackendMisses"},
 	},
 	{

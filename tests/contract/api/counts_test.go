@@ -31,6 +31,12 @@ func TestListsBeyondTheirLimitsAreRejected(t *testing.T) {
 		"outputs":            {16, func(n int) string { return "{outputs: " + list(n, "{name: o%d}") + "}" }, "spec.outputs: Too many: 17"},
 		"outputs.keys": {256, func(n int) string { return "{outputs: [{name: o, keys: " + list(n, "{key: k%d, output: a}") + "}]}" },
 			"spec.outputs[0].keys: Too many: 257"},
+		"inputs":       {100, func(n int) string { return "{inputs: " + list(n, "{key: k%d, secret: {name: s, key: k}}") + "}" }, "spec.inputs: Too many: 101"},
+		"shareOutputs": {32, func(n int) string { return "{shareOutputs: " + list(n, "{namespaces: [n%d], outputs: [o]}") + "}" }, "spec.shareOutputs: Too many: 33"},
+		"shareOutputs.namespaces": {64, func(n int) string { return "{shareOutputs: [{outputs: [o], namespaces: " + list(n, "name%d") + "}]}" },
+			"spec.shareOutputs[0].namespaces: Too many: 65"},
+		"shareOutputs.outputs": {256, func(n int) string { return "{shareOutputs: [{namespaces: [team], outputs: " + list(n, "o%d") + "}]}" },
+			"spec.shareOutputs[0].outputs: Too many: 257"},
 		"updateHistoryLimit": {100, func(n int) string { return fmt.Sprintf("{updateHistoryLimit: %d}", n) },
 			"spec.updateHistoryLimit in body should be less than or equal to 100"},
 	} {

@@ -48,7 +48,7 @@ func TestEveryManifestInTheDocumentationIsAccepted(t *testing.T) {
 	g.Expect(blocks).To(BeNumerically(">", 2))
 }
 
-// The example with a fleet has a test of its own, in which Flux applies it.
+// The examples with a fleet and with outputs have tests of their own, in which Flux applies them.
 func TestEveryManifestOfTheExamplesIsAccepted(t *testing.T) {
 	for _, file := range []string{"in-cluster/stack.yaml", "blue-green/stacks.yaml", "buckets/stack.yaml"} {
 		t.Run(file, func(t *testing.T) {

@@ -67,6 +67,31 @@ func TestWhatCannotWorkIsRefusedWithAClearMessage(t *testing.T) {
 			spec:    "{plan: {name: a, digest: \"sha256:1ad9a7a2c8f5b2c9d1f0f4c6d1c0b1a7e6a5d4c3b2a1908f7e6d5c4b3a291807\"}}",
 			message: "plan is for type up or destroy, and not for one with previewOnly",
 		}, {
+			name:    "login as a team and as a user",
+			kinds:   []kind{stackV1, stackV1alpha1, workspace},
+			spec:    "{pulumiCloud: {oidc: {organization: a, team: b, user: c}}}",
+			message: "set either team or user, not both",
+		}, {
+			name:    "login without an organization",
+			kinds:   []kind{stackV1, stackV1alpha1, workspace},
+			spec:    "{pulumiCloud: {oidc: {team: b}}}",
+			message: "organization: Required value",
+		}, {
+			name:    "login to an organization that is a flag",
+			kinds:   []kind{stackV1, stackV1alpha1, workspace},
+			spec:    "{pulumiCloud: {oidc: {organization: --local}}}",
+			message: "organization",
+		}, {
+			name:    "login for seconds",
+			kinds:   []kind{stackV1, stackV1alpha1, workspace},
+			spec:    "{pulumiCloud: {oidc: {organization: a, expiration: 59s}}}",
+			message: "expiration must be a duration such as 2h, and at least 1m",
+		}, {
+			name:    "login of a template",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{workspaceTemplate: {spec: {pulumiCloud: {oidc: {organization: a}}}}}",
+			message: "pulumiCloud",
+		}, {
 			name:    "type of a ConfigMap with outputs",
 			kinds:   []kind{stackV1, stackV1alpha1},
 			spec:    "{outputs: [{kind: ConfigMap, name: a, type: Opaque}]}",

@@ -308,7 +308,7 @@ func nested(path []string, value any) any {
 	}
 	name, isList := strings.CutSuffix(path[0], "[]")
 	inner := nested(path[1:], value)
-	if item, isObject := inner.(map[string]any); isObject && name == "keys" && item["key"] == nil {
+	if item, isObject := inner.(map[string]any); isObject && (name == "keys" || name == "inputs") && item["key"] == nil {
 		item["key"] = "k" // server-side apply looks for an item by it
 	}
 	if isList {

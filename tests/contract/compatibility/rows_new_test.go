@@ -75,6 +75,24 @@ var newRows = []row{
 		difference: "New.", why: "Kustomizations, HelmReleases and pods can use the outputs.",
 	},
 	{
+		field: "pulumiCloud", operator: "None: an access token in a Secret.",
+		uses:       []string{"operation.TestEachOperationLogsInAndNothingOfThatStays", "pods.TestPodLogsInToPulumiCloudWithTheTokenOfItsServiceAccount"},
+		misuses:    []string{"stack.TestLoginThatCannotWorkIsRefusedWithItsPlace", "operation.TestRefusedLoginNamesWhatPulumiCloudHasToTrust", typed},
+		difference: "New.", why: "The access token of an operation is for that operation only, and nobody has to rotate it.",
+	},
+	{
+		field: "inputs", operator: "None: structured configuration takes no secrets, and no Stack takes outputs of another one.",
+		uses:       []string{"e2e.TestInputsFollowTheOutputsOfAnotherStack", "inputs.TestInputHasTheValueOfItsSource"},
+		misuses:    []string{"e2e.TestInputThatIsMissingWaits", "inputs.TestInputWithoutAValueSaysWhy", typed},
+		difference: "New.", why: "A Stack uses the outputs of another one, and is updated when they change.",
+	},
+	{
+		field: "shareOutputs", operator: "None.",
+		uses:       []string{"e2e.TestOutputsOfAnotherNamespaceAreSharedByConsent"},
+		misuses:    []string{"e2e.TestOutputsOfAnotherNamespaceAreSharedByConsent", typed},
+		difference: "New.", why: "The owner of a Stack decides which other namespaces see its outputs.",
+	},
+	{
 		field: "workspaceIdleTimeout", operator: "None: a pod for each Stack, unless `workspaceReclaimPolicy` is `Delete`.",
 		uses:       []string{"pods.TestIdleWorkspaceHasNoPodUntilTheNextUpdate"},
 		misuses:    []string{typed},

@@ -135,14 +135,14 @@ var operatorRules = []rule{
 func newFields(kind string) []string {
 	workspace := []string{
 		"git.auth.secretRef", "git.auth.knownHostsRef", "git.auth.certSecretRef", "git.auth.proxySecretRef",
-		"stacks[].config[].valueFrom.secretKeyRef", "stacks[].config[].valueFrom.configMapKeyRef",
+		"stacks[].inputs", "stacks[].config[].valueFrom.secretKeyRef", "stacks[].config[].valueFrom.configMapKeyRef",
 		"idleTimeout", "envFiles",
 	}
 	update := []string{"source", "timeout", "projectInfo", "previewOnly"}
 	var fields []string
 	switch kind {
 	case "Workspace":
-		fields = under("spec", workspace)
+		fields = append(under("spec", workspace), "spec.pulumiCloud")
 	case "Update":
 		fields = append(under("spec", update), "spec.savePlan", "spec.planEnforcement", "spec.plan", "status.changes", "status.plan")
 	case "Program":

@@ -28,6 +28,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/framework/cloud"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
@@ -340,7 +341,7 @@ func findCanariesInLogs(ctx context.Context, pod *corev1.Pod) (found []string, e
 }
 
 func hasCanary(content []byte) bool {
-	for _, canary := range []string{passphraseCanary, tokenCanary, secretCanary, passwordCanary, systemPassphrase} {
+	for _, canary := range []string{passphraseCanary, tokenCanary, secretCanary, passwordCanary, systemPassphrase, cloud.IssuedPrefix} {
 		encoded := base64.StdEncoding.EncodeToString([]byte(canary))
 		if bytes.Contains(content, []byte(canary)) || bytes.Contains(content, []byte(encoded)) {
 			return true

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -97,6 +98,25 @@ var referenceAttacks = []attack{
 					spec.DependsOn = []pulumiv1.DependencyReference{reference}
 				})), refusal{reasons: []string{pulumiv1.DependencyNotReadyReason}, says: "cannot be evaluated"})
 			}
+		},
+	},
+	{
+		name: "output-of-other-namespace", promise: "references",
+		does: "takes an output of the victim's Stack in `spec.inputs`, and guesses the names of others",
+		sees: "`AccessDenied`, Stalled: the refusal is the same for what exists and what does not.",
+		run: func(a *attacker) {
+			a.newProgram()
+			input := autov1alpha1.Input{Key: "stolen", Stack: &autov1alpha1.StackOutput{Namespace: victimName, Name: victimName, Output: "canary"}}
+			stack := a.createStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) { spec.Inputs = []autov1alpha1.Input{input} })
+			a.expectRefused(stack, denied)
+			refusal := conditions.GetMessage(stack, meta.ReadyCondition)
+			before := stack.DeepCopy()
+			stack.Spec.Inputs[0].Stack.Name = "gone"
+			a.Expect(a.client.Patch(a.ctx, stack, client.MergeFrom(before))).To(Succeed())
+			a.eventually(func(g Gomega) {
+				g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(stack), stack)).To(Succeed())
+				g.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(Equal(strings.Replace(refusal, "/"+victimName, "/gone", 1)))
+			})
 		},
 	},
 	{

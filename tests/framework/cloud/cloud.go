@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // User is the owner of the access token. Stacks without an organization belong to the user.
@@ -23,6 +24,11 @@ type Server struct {
 	mu      sync.Mutex
 	stacks  map[string]*stack
 	unknown []string
+	// trust says which tokens are exchanged; nil for none. issued has when each access token expires that was issued for one.
+	trust     *Trust
+	issued    map[string]time.Time
+	exchanges []Exchange
+	requests  []string
 }
 
 // stack is what the service stores of a stack.
@@ -43,9 +49,9 @@ type Update struct {
 // noDeployment is the deployment of a stack that was never updated.
 const noDeployment = `{"version": 3, "deployment": {}}`
 
-// New returns a service that accepts requests with the access token.
+// New returns a service that accepts requests with the access token. If it is empty, only those that the service issues are accepted.
 func New(token string) *Server {
-	s := &Server{token: token, mux: http.NewServeMux(), stacks: map[string]*stack{}}
+	s := &Server{token: token, mux: http.NewServeMux(), stacks: map[string]*stack{}, issued: map[string]time.Time{}}
 	const name = "/api/stacks/{org}/{project}/{stack}"
 	for pattern, handle := range map[string]func(*http.Request) (int, any){
 		"GET /api/capabilities": s.capabilities,
@@ -76,10 +82,19 @@ func New(token string) *Server {
 		s.mux.HandleFunc(pattern, s.answer(handle))
 	}
 	s.mux.HandleFunc("/", s.answer(s.other))
+	s.mux.HandleFunc("POST /api/oauth/token", func(response http.ResponseWriter, request *http.Request) {
+		s.mu.Lock()
+		status, content := s.exchange(request)
+		s.mu.Unlock()
+		write(response, status, content)
+	})
 	return s
 }
 
 func (s *Server) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+	s.mu.Lock()
+	s.requests = append(s.requests, request.Method+" "+request.URL.Path)
+	s.mu.Unlock()
 	s.mux.ServeHTTP(response, request)
 }
 
@@ -107,6 +122,15 @@ func (s *Server) Unknown() []string {
 	return slices.Clone(s.unknown)
 }
 
+// Requests returns the requests since the last call.
+func (s *Server) Requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	requests := s.requests
+	s.requests = nil
+	return requests
+}
+
 // problem returns an error in the format of the service.
 func problem(status int, message string) (int, any) {
 	return status, map[string]any{"code": status, "message": message}
@@ -123,14 +147,18 @@ func (s *Server) answer(handle func(*http.Request) (int, any)) http.HandlerFunc 
 		status, content := problem(http.StatusUnauthorized, "Unauthorized: No credentials provided or are invalid.")
 		kind, credentials, _ := strings.Cut(request.Header.Get("Authorization"), " ")
 		// withUpdate checks the lease.
-		if kind == "update-token" || kind == "token" && credentials == s.token {
+		if kind == "update-token" || kind == "token" && s.knows(credentials) {
 			status, content = handle(request)
 		}
 		s.mu.Unlock()
-		response.Header().Set("Content-Type", "application/json")
-		response.WriteHeader(status)
-		_ = json.NewEncoder(response).Encode(content) // a client that disconnects does not need the rest
+		write(response, status, content)
 	}
+}
+
+func write(response http.ResponseWriter, status int, content any) {
+	response.Header().Set("Content-Type", "application/json")
+	response.WriteHeader(status)
+	_ = json.NewEncoder(response).Encode(content) // a client that disconnects does not need the rest
 }
 
 func (s *Server) other(request *http.Request) (int, any) {

@@ -28,6 +28,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
 	"github.com/stack-controller/stack-controller/internal/controller/approval"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/controller/program"
 	"github.com/stack-controller/stack-controller/internal/controller/stack"
 	"github.com/stack-controller/stack-controller/internal/controller/update"
@@ -124,6 +125,7 @@ func add(ctx context.Context, mgr ctrl.Manager, flux *source.Flux, dir string) e
 	options := fairqueue.ControllerOptions(1, controller.Options{})
 	return errors.Join(
 		informercache.AddIndexes(ctx, mgr.GetFieldIndexer()),
+		inputs.AddIndex(ctx, mgr.GetFieldIndexer()),
 		(&stack.Reconciler{Client: c, EventRecorder: events, APIReader: c, Sources: ofStacks, Stacks: stacks,
 			Metrics:   runtimectrl.NewMetrics(mgr, gotkmetrics.NewRecorder(), pulumiv1.Finalizer),
 			Artifacts: artifact.NewFetcher(store, 1), Contents: artifact.NewContents(store), RecentOutputs: update.NewRecentOutputs(),

@@ -39,6 +39,7 @@ func check(workspace *autov1alpha1.Workspace, custom *corev1.PodSpec) error {
 		checkVariables(workspace.Spec.Env, root.Child("env")),
 		checkPod(custom, spec),
 		checkUsers(workspace.GetSecurityProfile(), custom, spec),
+		checkCloudToken(workspace, custom, root),
 		checkVolumes(custom.Volumes, spec.Child("volumes")),
 		checkContainers(custom.InitContainers, BootstrapContainerName, spec.Child("initContainers")),
 		checkContainers(custom.Containers, autov1alpha1.PulumiContainerName, spec.Child("containers")),
@@ -99,6 +100,35 @@ func checkVolumes(volumes []corev1.Volume, at *field.Path) field.ErrorList {
 			problems = append(problems, field.Forbidden(at.Key(volume.Name), "the name is taken by the volume with the identity of the agent; choose another one"))
 		case volume.Name == ShareVolume && isReadOnly(volume.VolumeSource):
 			problems = append(problems, field.Forbidden(at.Key(volume.Name), "the agent writes to this volume; use one that can be written, such as an emptyDir or a persistentVolumeClaim"))
+		}
+	}
+	return problems
+}
+
+// checkCloudToken protects the token for Pulumi Cloud of a Workspace that has one, and refuses a login that cannot work.
+func checkCloudToken(workspace *autov1alpha1.Workspace, custom *corev1.PodSpec, root *field.Path) field.ErrorList {
+	if workspace.Spec.PulumiCloud == nil {
+		return nil
+	}
+	var problems field.ErrorList
+	if err := workspace.CheckPulumiCloud(); err != nil {
+		problems = append(problems, field.Forbidden(root.Child("pulumiCloud"), err.Error()))
+	}
+	spec := root.Child("podTemplate", "spec")
+	for _, volume := range custom.Volumes {
+		if volume.Name == CloudTokenVolume {
+			problems = append(problems, field.Forbidden(spec.Child("volumes").Key(volume.Name), "the name is taken by the volume with the token for Pulumi Cloud; choose another one"))
+		}
+	}
+	for _, container := range custom.Containers {
+		if container.Name != autov1alpha1.PulumiContainerName {
+			continue
+		}
+		for _, mount := range container.VolumeMounts {
+			if isIn(mount.MountPath, autov1alpha1.PulumiCloudTokenDir) {
+				problems = append(problems, field.Forbidden(spec.Child("containers").Key(container.Name).Child("volumeMounts").Key(mount.MountPath),
+					"it would hide the token for Pulumi Cloud; choose another path"))
+			}
 		}
 	}
 	return problems

@@ -156,6 +156,7 @@ type userInputs struct {
 	Env                []corev1.EnvVar                       `json:"env,omitempty"`
 	Resources          corev1.ResourceRequirements           `json:"resources,omitzero"`
 	PodTemplate        *autov1alpha1.EmbeddedPodTemplateSpec `json:"podTemplate,omitempty"`
+	CloudAudience      string                                `json:"cloudAudience,omitempty"`
 }
 
 // revisionHash returns a hash of what the user determines about the pod.
@@ -169,6 +170,7 @@ func revisionHash(workspace *autov1alpha1.Workspace) (string, error) {
 		Env:                workspace.Spec.Env,
 		Resources:          workspace.Spec.Resources,
 		PodTemplate:        workspace.Spec.PodTemplate,
+		CloudAudience:      workspace.Spec.PulumiCloud.Audience(),
 	})
 }
 

@@ -31,6 +31,9 @@ const (
 	// RPCPath is where RPCVolume is mounted. Only the container in which Pulumi runs mounts it.
 	RPCPath = "/var/run/secrets/stack-controller"
 
+	// CloudTokenVolume has the token with which Pulumi logs in to Pulumi Cloud.
+	CloudTokenVolume = "pulumi-cloud-token"
+
 	// Port is the TCP port of the agent.
 	Port = 50051
 
@@ -86,6 +89,7 @@ func generated(workspace *autov1alpha1.Workspace, settings Settings) corev1.PodS
 			rpcVolume(workspace),
 		},
 	}
+	mountCloudToken(&spec, workspace)
 	if !settings.AgentVolume {
 		spec.InitContainers = []corev1.Container{bootstrapContainer(settings)}
 		return spec
@@ -100,14 +104,9 @@ func generated(workspace *autov1alpha1.Workspace, settings Settings) corev1.PodS
 // rpcVolume returns the volume with the key pair of the agent, and with a token and a CA certificate for its requests to the API server, so
 // that the token of the ServiceAccount need not be mounted.
 func rpcVolume(workspace *autov1alpha1.Workspace) corev1.Volume {
-	// Without an fsGroup, the user of the image may be any user, so everybody in the container may read the files. With one, the group may.
-	mode := ptr.To[int32](0o444)
-	if workspace.GetSecurityProfile() == autov1alpha1.SecurityProfileRestricted {
-		mode = ptr.To[int32](0o440)
-	}
 	file := func(name string) corev1.KeyToPath { return corev1.KeyToPath{Key: name, Path: name} }
 	return corev1.Volume{Name: RPCVolume, Projected: &corev1.ProjectedVolumeSource{
-		DefaultMode: mode,
+		DefaultMode: projectedMode(workspace),
 		Sources: []corev1.VolumeProjection{
 			{Secret: &corev1.SecretProjection{
 				Name:  SecretName(workspace),
@@ -122,6 +121,32 @@ func rpcVolume(workspace *autov1alpha1.Workspace) corev1.Volume {
 			}},
 		},
 	}}
+}
+
+// projectedMode returns the mode of the projected files. Without an fsGroup, the user of the image may be any user, so everybody in the
+// container may read the files. With one, the group may.
+func projectedMode(workspace *autov1alpha1.Workspace) *int32 {
+	if workspace.GetSecurityProfile() == autov1alpha1.SecurityProfileRestricted {
+		return ptr.To[int32](0o440)
+	}
+	return ptr.To[int32](0o444)
+}
+
+// mountCloudToken gives Pulumi a token of the pod's ServiceAccount that only Pulumi Cloud accepts, if the Workspace logs in with one. Other
+// containers do not get it.
+func mountCloudToken(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace) {
+	cloud := workspace.Spec.PulumiCloud
+	if cloud == nil {
+		return
+	}
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: CloudTokenVolume, Projected: &corev1.ProjectedVolumeSource{
+		DefaultMode: projectedMode(workspace),
+		Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+			Audience: cloud.Audience(), ExpirationSeconds: ptr.To[int64](tokenLifetime), Path: autov1alpha1.PulumiCloudTokenFile,
+		}}},
+	}})
+	pulumi := &spec.Containers[0]
+	pulumi.VolumeMounts = append(pulumi.VolumeMounts, corev1.VolumeMount{Name: CloudTokenVolume, MountPath: autov1alpha1.PulumiCloudTokenDir, ReadOnly: true})
 }
 
 // complete adds what depends on the pod as a whole. It changes the user's containers as well.

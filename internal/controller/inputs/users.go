@@ -1,0 +1,44 @@
+package inputs
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/references"
+)
+
+// usersIndex is the field by which a cache finds the Stacks that have outputs of a Stack as inputs.
+const usersIndex = "spec.inputs.stack"
+
+// AddIndex adds the index that AreUsed needs; it can be added only once.
+func AddIndex(ctx context.Context, indexer client.FieldIndexer) error {
+	err := indexer.IndexField(ctx, &pulumiv1.Stack{}, usersIndex, func(object client.Object) (names []string) {
+		for _, name := range StacksOf(object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs) {
+			names = append(names, name.String())
+		}
+		return names
+	})
+	if err != nil {
+		return fmt.Errorf("index the Stacks by their inputs: %w", err)
+	}
+	return nil
+}
+
+// AreUsed reports whether a Stack in the cache has outputs of the Stack as inputs, and may.
+func AreUsed(ctx context.Context, cache client.Reader, stack *pulumiv1.Stack, scope references.Scope) (bool, error) {
+	var users pulumiv1.StackList
+	name := client.ObjectKeyFromObject(stack)
+	if err := cache.List(ctx, &users, client.MatchingFields{usersIndex: name.String()}, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("list the stacks that have outputs of %s as inputs: %w", name, err)
+	}
+	return slices.ContainsFunc(users.Items, func(user pulumiv1.Stack) bool {
+		return scope.Reaches(user.Namespace, stack.Namespace) && slices.ContainsFunc(user.Spec.Inputs, func(input autov1alpha1.Input) bool {
+			return input.Stack != nil && StackOf(user.Namespace, input.Stack) == name && Denied(stack, user.Namespace, input.Stack, false) == nil
+		})
+	}), nil
+}

@@ -1,0 +1,181 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/hashkey"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
+	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/stackoutputs"
+)
+
+// namedInputs is how many changed inputs the message of an update names at most.
+const namedInputs = 3
+
+// inputsView is what is known of the values of spec.inputs.
+type inputsView struct {
+	// versions identify the versions of the objects that have the values; empty when they were not looked up.
+	versions string
+	// values identify the values; none when they were not read, because no version is another one, or could not be.
+	values []inputs.ValueID
+}
+
+// comparedInputs is what was read for some versions, so that they are read once.
+type comparedInputs struct {
+	uid        types.UID
+	generation int64
+	view       inputsView
+}
+
+// checkInputs returns an error for the user if spec.inputs can never be used as it is.
+func checkInputs(stack *pulumiv1.Stack) error {
+	if template := stack.Spec.WorkspaceTemplate; template != nil && template.Spec != nil {
+		for i := range template.Spec.Stacks {
+			if len(template.Spec.Stacks[i].Inputs) > 0 {
+				// They would be neither dependencies, nor compared.
+				return errors.New("spec.workspaceTemplate: a stack has inputs: list them in spec.inputs")
+			}
+		}
+	}
+	for i := range stack.Spec.Inputs {
+		if from := stack.Spec.Inputs[i].Stack; from != nil {
+			if err := stackoutputs.CheckPath(from.Path); err != nil {
+				return fmt.Errorf("spec.inputs: key %q: %w", stack.Spec.Inputs[i].Key, err)
+			}
+		}
+	}
+	return nil
+}
+
+// hasDefaults reports whether all inputs from the Stack with the name have a default.
+func hasDefaults(stack *pulumiv1.Stack, name types.NamespacedName) bool {
+	for i := range stack.Spec.Inputs {
+		input := &stack.Spec.Inputs[i]
+		if input.Stack != nil && input.Default == nil && inputs.StackOf(stack.Namespace, input.Stack) == name {
+			return false
+		}
+	}
+	return true
+}
+
+// checkConsent returns the first input that is an output of a Stack in another namespace which does not share it.
+func (r *Reconciler) checkConsent(ctx context.Context, stack *pulumiv1.Stack) (*dependencyProblem, error) {
+	for i := range stack.Spec.Inputs {
+		from := stack.Spec.Inputs[i].Stack
+		if from == nil || inputs.StackOf(stack.Namespace, from).Namespace == stack.Namespace {
+			continue
+		}
+		giver, err := r.getStack(ctx, inputs.StackOf(stack.Namespace, from))
+		if err != nil && !apierrors.IsForbidden(err) {
+			return nil, err
+		}
+		if err := inputs.Denied(giver, stack.Namespace, from, false); err != nil {
+			return &dependencyProblem{reason: pulumiv1.AccessDeniedReason, foreign: true,
+				message: fmt.Sprintf("input %q: %s", stack.Spec.Inputs[i].Key, err)}, nil
+		}
+	}
+	return nil, nil
+}
+
+// observeInputs reads the values of spec.inputs if one may be another than the last update had, or the plan. It does not when no update can
+// start, or when one starts anyway: values that it cannot read are no reason for an update. What is missing is shown by the update that needs
+// it.
+func (r *Reconciler) observeInputs(ctx context.Context, o *observation) error {
+	list := o.stack.Spec.Inputs
+	if len(list) == 0 || o.stack.Spec.Suspend || !o.stack.DeletionTimestamp.IsZero() || o.isUpdating() || o.dependency != nil || o.desired == nil {
+		return nil
+	}
+	versions, err := r.References.Versions(ctx, references.OfInputs(o.stack.Namespace, list))
+	if err != nil {
+		return err
+	}
+	for _, name := range inputs.StacksOf(o.stack.Namespace, list) {
+		giver, err := r.getStack(ctx, name)
+		if err != nil && !apierrors.IsForbidden(err) {
+			return err
+		}
+		versions = append(versions, inputs.VersionOfOutputs(o.stack.Namespace, name, giver))
+	}
+	o.inputs.versions = references.Digest(versions)
+	if !o.hasNewVersions(versions) {
+		return nil
+	}
+	self := client.ObjectKeyFromObject(o.stack)
+	known, _ := r.comparedInputs.Load(self)
+	if before, ok := known.(comparedInputs); ok && before.uid == o.stack.UID && before.generation == o.stack.Generation &&
+		before.view.versions == o.inputs.versions {
+		o.inputs = before.view
+		return nil
+	}
+	if o.inputs.values, err = r.readInputs(ctx, o); err != nil {
+		return err
+	}
+	r.comparedInputs.Store(self, comparedInputs{o.stack.UID, o.stack.Generation, o.inputs})
+	return nil
+}
+
+// hasNewVersions reports whether one of the versions is not recorded for the last update, or for the plan.
+func (o *observation) hasNewVersions(versions []references.Version) bool {
+	last, plan := o.stack.Status.LastUpdate, o.stack.Status.Plan
+	isNew := func(recorded *pulumiv1.InputsWithoutCommit) bool {
+		return recorded.InputValuesDigest != "" && len(references.NotIn(versions, recorded.InputVersionsDigest)) > 0
+	}
+	return last != nil && isNew(&last.InputsWithoutCommit) || plan != nil && isNew(&plan.InputsWithoutCommit)
+}
+
+// readInputs returns what identifies the values, none if a value is missing, may not be used, or is no value.
+func (r *Reconciler) readInputs(ctx context.Context, o *observation) ([]inputs.ValueID, error) {
+	reader := &inputs.Reader{APIReader: r.APIReader, Namespace: o.stack.Namespace, Stacks: r.getStack, Scope: r.Scope}
+	var items []*agentpb.ConfigItem
+	for i := range o.stack.Spec.Inputs {
+		item, err := reader.Item(ctx, &o.stack.Spec.Inputs[i])
+		_, isMissing := errors.AsType[*inputs.MissingError](err)
+		_, isDenied := errors.AsType[*inputs.DeniedError](err)
+		_, isInvalid := errors.AsType[*inputs.InvalidError](err)
+		switch {
+		case isMissing, isDenied, isInvalid:
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+		items = append(items, item)
+	}
+	// Without a key, all values count as others: nobody knows what they were.
+	key, err := hashkey.Keys{APIReader: r.APIReader}.Of(ctx, o.desired.workspace)
+	if err != nil {
+		return nil, err
+	}
+	return inputs.ValueIDs(key, items), nil
+}
+
+// newInputValues returns a message that names the inputs whose values are not the recorded ones; empty if there are none, or if it is not
+// known.
+func newInputValues(o observation, recorded pulumiv1.UpdateInputs) string {
+	if recorded.InputValuesDigest == "" {
+		return ""
+	}
+	changed := inputs.Changed(o.inputs.values, recorded.InputValuesDigest)
+	switch {
+	case len(changed) == 0:
+		return ""
+	case len(changed) > namedInputs:
+		changed = append(changed[:namedInputs], fmt.Sprintf("and %d more", len(changed)-namedInputs))
+	}
+	return "Input " + strings.Join(changed, ", ") + " changed"
+}
+
+// acceptInputVersions records that the values are the same in the versions that there are now, so that they are not read again.
+func acceptInputVersions(o *observation) {
+	if last := o.stack.Status.LastUpdate; last != nil && len(o.inputs.values) > 0 && newInputValues(*o, last.Inputs()) == "" {
+		last.InputVersionsDigest = o.inputs.versions
+	}
+}
