@@ -1,7 +1,11 @@
 package v1alpha1
 
 import (
+	"cmp"
+	"slices"
+
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Input is a configuration value that is read, when an operation starts, from an output of a Stack, a Secret or a ConfigMap.
@@ -67,4 +71,21 @@ type StackOutput struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Path string `json:"path,omitempty"`
+}
+
+// Of returns the name of the Stack whose output an input in the namespace is.
+func (o *StackOutput) Of(namespace string) types.NamespacedName {
+	return types.NamespacedName{Namespace: cmp.Or(o.Namespace, namespace), Name: o.Name}
+}
+
+// StacksOf returns the names of the Stacks whose outputs the inputs in the namespace are, in the order of the inputs, each once.
+func StacksOf(namespace string, inputs []Input) (names []types.NamespacedName) {
+	for i := range inputs {
+		if from := inputs[i].Stack; from != nil && from.Name != "" {
+			if name := from.Of(namespace); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }

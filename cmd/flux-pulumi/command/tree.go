@@ -195,6 +195,11 @@ func dependenciesOf(stack *pulumiv1.Stack) (keys []client.ObjectKey) {
 	for _, reference := range stack.Spec.Prerequisites {
 		keys = append(keys, client.ObjectKey{Namespace: stack.Namespace, Name: reference.Name})
 	}
+	for _, name := range autov1alpha1.StacksOf(stack.Namespace, stack.Spec.Inputs) {
+		if !slices.Contains(keys, name) {
+			keys = append(keys, name)
+		}
+	}
 	return keys
 }
 

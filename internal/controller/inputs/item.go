@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -68,22 +66,10 @@ func Literal(raw []byte) (text string, isJSON bool) {
 	return text, false
 }
 
-// StacksOf returns the names of the Stacks whose outputs the inputs in the namespace are, in the order of the inputs, each once.
-func StacksOf(namespace string, inputs []autov1alpha1.Input) (names []types.NamespacedName) {
-	for i := range inputs {
-		if from := inputs[i].Stack; from != nil && from.Name != "" {
-			if name := StackOf(namespace, from); !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
-}
-
 // KeysOf returns what the inputs are read from, for Versions.
 func KeysOf(namespace string, inputs []autov1alpha1.Input) []references.Key {
 	keys := references.OfInputs(namespace, inputs)
-	for _, name := range StacksOf(namespace, inputs) {
+	for _, name := range autov1alpha1.StacksOf(namespace, inputs) {
 		keys = append(keys, references.Key{Kind: ofStack, Namespace: name.Namespace, Name: name.Name})
 	}
 	return keys

@@ -23,18 +23,10 @@ import (
 // ofStack is the kind of the keys that stand for the outputs of a Stack.
 const ofStack references.Kind = "Stack"
 
-// StackOf returns the name of the Stack whose output an input in the namespace is.
-func StackOf(namespace string, from *autov1alpha1.StackOutput) types.NamespacedName {
-	if from.Namespace != "" {
-		namespace = from.Namespace
-	}
-	return types.NamespacedName{Namespace: namespace, Name: from.Name}
-}
-
 // Denied returns a *DeniedError unless the Stack, nil when it does not exist, shares the output with the namespace. If Stacks of other
 // namespaces are asked for, the error is the same whether there is such a Stack, and such an output, or not.
 func Denied(stack *pulumiv1.Stack, namespace string, from *autov1alpha1.StackOutput, secret bool) error {
-	name := StackOf(namespace, from)
+	name := from.Of(namespace)
 	if name.Namespace == namespace || stack != nil && stack.SharesOutput(namespace, from.Output, secret) {
 		return nil
 	}
@@ -48,7 +40,7 @@ func Denied(stack *pulumiv1.Stack, namespace string, from *autov1alpha1.StackOut
 
 // output returns the JSON of an output, and whether it is secret.
 func (r *Reader) output(ctx context.Context, from *autov1alpha1.StackOutput, usedBy string) (value []byte, secret bool, err error) {
-	name := StackOf(r.Namespace, from)
+	name := from.Of(r.Namespace)
 	if !r.Scope.Reaches(r.Namespace, name.Namespace) {
 		return nil, false, &DeniedError{fmt.Sprintf("%s uses Stack %s: references to another namespace are not allowed", usedBy, name)}
 	}

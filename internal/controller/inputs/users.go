@@ -18,7 +18,7 @@ const usersIndex = "spec.inputs.stack"
 // AddIndex adds the index that AreUsed needs; it can be added only once.
 func AddIndex(ctx context.Context, indexer client.FieldIndexer) error {
 	err := indexer.IndexField(ctx, &pulumiv1.Stack{}, usersIndex, func(object client.Object) (names []string) {
-		for _, name := range StacksOf(object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs) {
+		for _, name := range autov1alpha1.StacksOf(object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs) {
 			names = append(names, name.String())
 		}
 		return names
@@ -38,7 +38,7 @@ func AreUsed(ctx context.Context, cache client.Reader, stack *pulumiv1.Stack, sc
 	}
 	return slices.ContainsFunc(users.Items, func(user pulumiv1.Stack) bool {
 		return scope.Reaches(user.Namespace, stack.Namespace) && slices.ContainsFunc(user.Spec.Inputs, func(input autov1alpha1.Input) bool {
-			return input.Stack != nil && StackOf(user.Namespace, input.Stack) == name && Denied(stack, user.Namespace, input.Stack, false) == nil
+			return input.Stack != nil && input.Stack.Of(user.Namespace) == name && Denied(stack, user.Namespace, input.Stack, false) == nil
 		})
 	}), nil
 }

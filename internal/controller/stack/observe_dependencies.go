@@ -18,7 +18,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
@@ -112,7 +111,7 @@ func namedDependencies(stack *pulumiv1.Stack) []dependency {
 			list = append(list, dependencyOf(stack, &reference))
 		}
 	}
-	for _, name := range inputs.StacksOf(stack.Namespace, stack.Spec.Inputs) {
+	for _, name := range autov1alpha1.StacksOf(stack.Namespace, stack.Spec.Inputs) {
 		known := slices.ContainsFunc(list, func(item dependency) bool { return item.name == name && item.field == dependsOnField })
 		if !known && len(list) < maxDependencies {
 			list = append(list, dependency{name: name, field: dependsOnField, reason: pulumiv1.DependencyNotReadyReason, optional: hasDefaults(stack, name)})
@@ -162,7 +161,7 @@ func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) er
 
 // checkDependencies returns the first problem with the fields themselves, which does not depend on the other Stacks.
 func (r *Reconciler) checkDependencies(stack *pulumiv1.Stack, list []dependency) *dependencyProblem {
-	count := len(stack.Spec.Prerequisites) + len(stack.Spec.DependsOn) + len(inputs.StacksOf(stack.Namespace, stack.Spec.Inputs))
+	count := len(stack.Spec.Prerequisites) + len(stack.Spec.DependsOn) + len(autov1alpha1.StacksOf(stack.Namespace, stack.Spec.Inputs))
 	if count > maxDependencies {
 		return &dependencyProblem{reason: pulumiv1.SpecInvalidReason, permanent: true,
 			message: fmt.Sprintf("a Stack may have %d prerequisites, dependencies and Stacks in inputs, and this one has %d", maxDependencies, count)}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/controller/hashkey"
@@ -60,7 +61,7 @@ func checkInputs(stack *pulumiv1.Stack) error {
 func hasDefaults(stack *pulumiv1.Stack, name types.NamespacedName) bool {
 	for i := range stack.Spec.Inputs {
 		input := &stack.Spec.Inputs[i]
-		if input.Stack != nil && input.Default == nil && inputs.StackOf(stack.Namespace, input.Stack) == name {
+		if input.Stack != nil && input.Default == nil && input.Stack.Of(stack.Namespace) == name {
 			return false
 		}
 	}
@@ -71,10 +72,10 @@ func hasDefaults(stack *pulumiv1.Stack, name types.NamespacedName) bool {
 func (r *Reconciler) checkConsent(ctx context.Context, stack *pulumiv1.Stack) (*dependencyProblem, error) {
 	for i := range stack.Spec.Inputs {
 		from := stack.Spec.Inputs[i].Stack
-		if from == nil || inputs.StackOf(stack.Namespace, from).Namespace == stack.Namespace {
+		if from == nil || from.Of(stack.Namespace).Namespace == stack.Namespace {
 			continue
 		}
-		giver, err := r.getStack(ctx, inputs.StackOf(stack.Namespace, from))
+		giver, err := r.getStack(ctx, from.Of(stack.Namespace))
 		if err != nil && !apierrors.IsForbidden(err) {
 			return nil, err
 		}
@@ -98,7 +99,7 @@ func (r *Reconciler) observeInputs(ctx context.Context, o *observation) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range inputs.StacksOf(o.stack.Namespace, list) {
+	for _, name := range autov1alpha1.StacksOf(o.stack.Namespace, list) {
 		giver, err := r.getStack(ctx, name)
 		if err != nil && !apierrors.IsForbidden(err) {
 			return err

@@ -24,7 +24,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -209,7 +208,7 @@ func (r *Reconciler) requestsForDependencies(ctx context.Context, object client.
 // requestsForInputs returns the Stacks whose outputs the Stack has as inputs.
 func (r *Reconciler) requestsForInputs(_ context.Context, object client.Object) []reconcile.Request {
 	var requests []reconcile.Request
-	for _, name := range inputs.StacksOf(object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs) {
+	for _, name := range autov1alpha1.StacksOf(object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs) {
 		if r.Scope.Reaches(object.GetNamespace(), name.Namespace) {
 			requests = append(requests, reconcile.Request{NamespacedName: name})
 		}
