@@ -24,7 +24,7 @@ const (
 	SourceNotVerifiedReason = "SourceNotVerified"
 	// SourceKindNotInstalledReason (waiting): The cluster does not serve the kind of the source.
 	SourceKindNotInstalledReason = "SourceKindNotInstalled"
-	// AccessDeniedReason (waiting or Stalled): Stalled: the source or a Stack in `dependsOn` is in another namespace, or the source is an `ExternalArtifact` and that feature gate is off; or a Stack in another namespace does not share an output that `spec.inputs` uses. Waiting: the controller is not allowed to read the source, or an output in `spec.inputs` is secret and is shared only if it is not.
+	// AccessDeniedReason (waiting or Stalled): Stalled: the source or an object in `dependsOn` is in another namespace, an object in `dependsOn` is of a kind that `--dependency-kinds` does not list, or the source is an `ExternalArtifact` and that feature gate is off; or a Stack in another namespace does not share an output that `spec.inputs` uses. Waiting: the controller is not allowed to read the source or the object, or an output in `spec.inputs` is secret and is shared only if it is not.
 	AccessDeniedReason = "AccessDenied"
 	// SourceUnavailableReason (waiting): The git server cannot be used, because of DNS, the connection, a timeout, a certificate or an error of the server. A deployed Stack reports it only after a second failure in a row.
 	SourceUnavailableReason = "SourceUnavailable"

@@ -340,7 +340,7 @@ func TestObjectsAreLimitedTogetherWithStacks(t *testing.T) {
 		stack.Spec.DependsOn = append(stack.Spec.DependsOn, dependency)
 	}
 	problem := (&Reconciler{}).checkDependencies(stack, objectsOf(stack))
-	g.Expect(problem.message).To(ContainSubstring("256 prerequisites and dependencies, and this one has 512"))
+	g.Expect(problem.message).To(ContainSubstring("256 prerequisites, dependencies and Stacks in inputs, and this one has 512"))
 	g.Expect(len(objectsOf(stack)) + len(namedDependencies(stack))).To(Equal(maxDependencies))
 	for name, values := range stackIndexes {
 		g.Expect(len(values(stack))).To(BeNumerically("<=", maxIndexed), name)
