@@ -12,6 +12,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -258,4 +259,27 @@ func TestInputsThatCannotBeUsedAreRefused(t *testing.T) {
 	stack.Spec.Inputs[0].Stack.Path = "a["
 	_, err = desire(stack)
 	g.Expect(err).To(MatchError(ContainSubstring(`spec.inputs: key "size": the path cannot be read`)))
+}
+
+// Otherwise each edit of a Stack could have the controller reconcile a hundred Stacks of other namespaces.
+func TestStackWakesOnlyStacksThatShareAnOutputWithIt(t *testing.T) {
+	var r *Reconciler
+	s := newFixture(t, func(reconciler *Reconciler) { r = reconciler })
+	giver := s.dependent("network", func(stack *pulumiv1.Stack) {
+		stack.Spec.Suspend = true
+		stack.Spec.ShareOutputs = []pulumiv1.OutputShare{{Namespaces: []string{"friend"}, Outputs: []string{"vpc"}}}
+	})
+	beyond := &Reconciler{Client: r.Client, Scope: references.Scope{OtherNamespaces: true}}
+	woken := func(r *Reconciler, namespace, out string) func() []reconcile.Request {
+		input := output("vpc", giver.Name, out)
+		input.Stack.Namespace = s.namespace
+		stack := &pulumiv1.Stack{Namespace: namespace, Name: "web", Spec: pulumiv1.StackSpec{Inputs: []autov1alpha1.Input{input}}}
+		return func() []reconcile.Request { return r.requestsForInputs(t.Context(), stack) }
+	}
+	it := ConsistOf(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(giver)})
+	s.Eventually(woken(r, s.namespace, "vpc")).Should(it)
+	s.Expect(woken(beyond, "friend", "vpc")()).To(it)
+	s.Expect(woken(beyond, "friend", "other")()).To(BeEmpty())
+	s.Expect(woken(beyond, "stranger", "vpc")()).To(BeEmpty())
+	s.Expect(woken(r, "friend", "vpc")()).To(BeEmpty(), "references to other namespaces are not allowed")
 }

@@ -24,6 +24,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -205,11 +206,18 @@ func (r *Reconciler) requestsForDependencies(ctx context.Context, object client.
 	return requests
 }
 
-// requestsForInputs returns the Stacks whose outputs the Stack has as inputs.
-func (r *Reconciler) requestsForInputs(_ context.Context, object client.Object) []reconcile.Request {
+// requestsForInputs returns the Stacks whose outputs the Stack has as inputs. The Stack does not wake one that shares no output with it.
+func (r *Reconciler) requestsForInputs(ctx context.Context, object client.Object) []reconcile.Request {
 	var requests []reconcile.Request
-	for _, name := range autov1alpha1.StacksOf(object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs) {
-		if r.Scope.Reaches(object.GetNamespace(), name.Namespace) {
+	namespace, list := object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs
+	for _, name := range autov1alpha1.StacksOf(namespace, list) {
+		giver := &pulumiv1.Stack{}
+		if !r.Scope.Reaches(namespace, name.Namespace) || informercache.Cached(r.Client).Get(ctx, name, giver, client.UnsafeDisableDeepCopy) != nil {
+			continue // A Stack that is not in the cache is not reconciled here, and one that appears looks who uses it.
+		}
+		if slices.ContainsFunc(list, func(input autov1alpha1.Input) bool {
+			return input.Stack != nil && input.Stack.Of(namespace) == name && inputs.Denied(giver, namespace, input.Stack, false) == nil
+		}) {
 			requests = append(requests, reconcile.Request{NamespacedName: name})
 		}
 	}
