@@ -39,40 +39,57 @@ type story struct {
 	// seen are the Updates and events that were told. names has short names for those of Updates, which have a hash.
 	seen  map[string]bool
 	names []string
+	// written is the text that is in the file; empty when it is to be written.
+	written string
 }
 
 func tell(t *testing.T, file string, happens func(*story)) {
 	s := &story{fixture: newFixture(t), seen: map[string]bool{}}
-	happens(s)
 	path := filepath.Join("testdata", "stories", file)
+	if !*updateStories {
+		written, err := os.ReadFile(path)
+		s.Expect(err).NotTo(HaveOccurred())
+		s.written = string(written)
+	}
+	happens(s)
 	if *updateStories {
 		s.Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
 		s.Expect(os.WriteFile(path, []byte(s.text.String()), 0o644)).To(Succeed())
 	}
-	written, err := os.ReadFile(path)
-	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect(s.text.String()).To(Equal(string(written)), "if this is what a user should see, run the test with -update-stories")
+	if !*updateStories {
+		s.Expect(s.text.String()).To(Equal(s.written), asWritten)
+	}
 }
 
-// when makes something happen, waits until the Stack shows what follows from it, and tells it.
+const asWritten = "if this is what a user should see, run the test with -update-stories"
+
+// when makes something happen, waits until the Stack shows what follows from it, and tells it. Events are written in the background, and a
+// reconcile may follow the one that was waited for.
 func (s *story) when(what string, happens func(), until func(*pulumiv1.Stack) bool) {
 	s.t.Helper()
 	happens()
 	s.await(s.stack, until)
-	var shown string
-	// Events are written in the background, and a reconcile may follow the one that was waited for.
-	s.Eventually(func() bool {
-		before := shown
+	var text string
+	var lines []string
+	tells := func() string {
 		s.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(s.stack), s.stack)).To(Succeed())
-		shown = s.shows() + strings.Join(s.newEvents(), "")
-		return shown == before
-	}).WithPolling(100 * time.Millisecond).Should(BeTrue())
-	fmt.Fprintf(&s.text, "# %s\n\n%s", what, s.shows())
-	for _, line := range append(s.newUpdates(), s.newEvents()...) {
-		s.seen[line] = true
-		s.text.WriteString(line)
+		lines = append(s.newUpdates(), s.newEvents()...)
+		text = fmt.Sprintf("# %s\n\n%s%s\n", what, s.shows(), strings.Join(lines, ""))
+		return strings.TrimRight(text, "\n")
 	}
-	s.text.WriteString("\n")
+	if *updateStories {
+		time.Sleep(2 * time.Second)
+		tells()
+	} else {
+		// What is written next begins with another heading.
+		rest := strings.TrimPrefix(s.written, s.text.String())
+		next, _, _ := strings.Cut(strings.TrimPrefix(rest, "# "), "\n# ")
+		s.Eventually(tells).Should(Equal("# "+strings.TrimRight(next, "\n")), asWritten)
+	}
+	s.text.WriteString(text)
+	for _, line := range lines {
+		s.seen[line] = true
+	}
 }
 
 // shows returns the conditions and the plan.
