@@ -64,6 +64,8 @@ type sharedDependencies struct {
 	sources       []source.Source     // all but git; each controller has its own git subscriber
 	watcher       *references.Watcher // nil when no Secrets and ConfigMaps are watched
 	recentOutputs *update.RecentOutputs
+	// storedOutputs are read by all updates that use them, and by the Stacks of these.
+	storedOutputs *inputs.Stored
 }
 
 // addControllers adds the controllers, and everything that they share, to the manager. All of it runs in the leader only.
@@ -124,6 +126,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 		Pods:          o.workspace.runtime == runtimePod,
 		References:    shared.watcher,
 		RecentOutputs: shared.recentOutputs,
+		StoredOutputs: shared.storedOutputs,
 		MaxOperations: maxOperations(o),
 		Scope:         scopeOf(o),
 		Shard:         shard.New(o.selector),
@@ -168,6 +171,7 @@ func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder recor
 		}),
 		sources:       newSources(mgr, o),
 		recentOutputs: update.NewRecentOutputs(),
+		storedOutputs: &inputs.Stored{},
 	}
 	if shared.store, err = newStore(o.artifacts, o.workspace.runtime == runtimePod, fetching); err != nil {
 		return nil, err
@@ -245,6 +249,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 		Artifacts:             artifacts,
 		Contents:              shared.contents,
 		RecentOutputs:         shared.recentOutputs,
+		StoredOutputs:         shared.storedOutputs,
 		References:            shared.watcher,
 		Outputs:               outputs,
 		Objects:               objects,

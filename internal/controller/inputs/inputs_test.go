@@ -3,8 +3,11 @@ package inputs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -234,6 +237,70 @@ func TestIDsOfValuesDifferWithEverythingThatPulumiSees(t *testing.T) {
 	now := ValueIDs(key, []*agentpb.ConfigItem{{Key: "a", Value: text("1").Value}, {Key: "b", Value: text("2").Value}})
 	g.Expect(Changed(now, before)).To(Equal([]string{"b"}))
 	g.Expect(Changed(now[:1], before)).To(BeEmpty())
+}
+
+func TestOnlyWhatHasAnotherVersionIsNotKnown(t *testing.T) {
+	g := NewWithT(t)
+	list := []autov1alpha1.Input{
+		of("/network", "text", ""),
+		{Key: "size", ConfigMap: &autov1alpha1.KeyReference{Name: "settings", Key: "size"}},
+		{Key: "id", Secret: &autov1alpha1.KeyReference{Name: "settings", Key: "id"}},
+	}
+	configMap := references.VersionOf(references.ConfigMap, &metav1.ObjectMeta{Namespace: "team", Name: "settings"})
+	outputs := VersionOfOutputs("team", types.NamespacedName{Namespace: "team", Name: "network"}, nil)
+	g.Expect(Others("team", list, "1,2,3", []references.Version{configMap})).To(HaveLen(2))
+	g.Expect(Others("team", list, "1,2,3", []references.Version{configMap, outputs})).To(Equal(map[string]ValueID{"id": {"id", "3"}}))
+	g.Expect(Others("team", list, "1,2", nil)).To(BeNil(), "it has the values of other inputs")
+	g.Expect(Others("team", list, "", nil)).To(BeNil())
+}
+
+func TestStoredOutputsAreReadOnceForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		reader, reads := world()
+		kept := &Stored{}
+		read := func(namespace string, stack *pulumiv1.Stack) (values map[string][]byte, requests int) {
+			before := reads.reads
+			reader := &Reader{APIReader: reader.APIReader, Namespace: namespace, Stored: kept}
+			table, _, err := reader.table(t.Context(), types.NamespacedName{Namespace: namespace, Name: "network"}, stack)
+			g.Expect(err).NotTo(HaveOccurred())
+			if table != nil {
+				values = table.Values
+			}
+			return values, reads.reads - before
+		}
+		network := giver("team", "1")
+		_, _ = read("team", network)
+		_, requests := read("team", network)
+		g.Expect(requests).To(Equal(1), "it could be changed")
+		secret := reads.all["team/network-1-outputs"].(*corev1.Secret)
+		secret.Immutable = new(true)
+		_, _ = read("team", network)
+		values, requests := read("team", network)
+		g.Expect(requests).To(BeZero())
+		g.Expect(values).To(HaveKeyWithValue("text", BeEquivalentTo(`"vpc-1"`)))
+
+		// The status of a Stack can be made to name the Update of another namespace, or another Secret.
+		values, requests = read("stranger", giver("stranger", "1"))
+		g.Expect(requests).To(Equal(1))
+		g.Expect(values).To(BeNil())
+		_, requests = read("team", giver("team", "2"))
+		g.Expect(requests).To(Equal(1))
+
+		time.Sleep(storedFor)
+		synctest.Wait()
+		g.Expect(kept.secrets).To(BeNil(), "no value stays")
+
+		secret.Data["large"] = make([]byte, 1<<20)
+		for i := range 9 {
+			name := fmt.Sprint("network-", i)
+			reads.all["team/"+name] = secret
+			many := giver("team", "1")
+			many.Status.StoredOutputs.Secret = name
+			_, _ = read("team", many)
+		}
+		g.Expect(kept.secrets.Size()).To(And(BeNumerically(">", maxStored/2), BeNumerically("<=", maxStored)))
+	})
 }
 
 func TestVersionOfOutputsIsThatOfTheUpdate(t *testing.T) {

@@ -75,6 +75,23 @@ func KeysOf(namespace string, inputs []autov1alpha1.Input) []references.Key {
 	return keys
 }
 
+// Others returns the IDs of the values as the digest has them, without those that are read from an object of which there is a version; nil
+// when the digest is not one of these inputs.
+func Others(namespace string, list []autov1alpha1.Input, digest string, versions []references.Version) map[string]ValueID {
+	ids := strings.Split(digest, separator)
+	if len(ids) != len(list) {
+		return nil
+	}
+	others := map[string]ValueID{}
+	for i := range list {
+		source := KeysOf(namespace, list[i:i+1])
+		if !slices.ContainsFunc(versions, func(version references.Version) bool { return slices.Contains(source, version.Key) }) {
+			others[list[i].Key] = ValueID{Input: list[i].Key, ID: ids[i]}
+		}
+	}
+	return others
+}
+
 // idLength is the length of the hash of a value in hexadecimal digits.
 const idLength = 12
 

@@ -101,12 +101,10 @@ func (r *Reader) table(ctx context.Context, name types.NamespacedName, stack *pu
 	}
 	secret := &corev1.Secret{}
 	if stored := stack.Status.StoredOutputs; stored.Secret != "" {
-		err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: stored.Secret}, secret)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, "", fmt.Errorf("read the outputs of Stack %s: %w", name, err)
+		if secret, err = r.storedSecret(ctx, name, stored); err != nil {
+			return nil, "", err
 		}
-		// Whoever may create Secrets can give one the name of another.
-		if owner := metav1.GetControllerOf(secret); err != nil || owner == nil || owner.UID != stored.UID {
+		if secret == nil {
 			return nil, fmt.Sprintf("secret %q with its outputs is gone: they are stored by its next update", stored.Secret), nil
 		}
 	}
@@ -118,6 +116,25 @@ func (r *Reader) table(ctx context.Context, name types.NamespacedName, stack *pu
 	}
 	r.outputs[name] = stackoutputs.NewTable(secret)
 	return r.outputs[name], "", nil
+}
+
+// storedSecret returns the Secret with the outputs of the Stack with the name, nil when it is gone.
+func (r *Reader) storedSecret(ctx context.Context, stack types.NamespacedName, stored *pulumiv1.StoredOutputs) (*corev1.Secret, error) {
+	key := storedKey{types.NamespacedName{Namespace: stack.Namespace, Name: stored.Secret}, stored.UID}
+	if secret := r.Stored.get(key); secret != nil {
+		return secret, nil
+	}
+	secret := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, key.secret, secret)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("read the outputs of Stack %s: %w", stack, err)
+	}
+	// Whoever may create Secrets can give one the name of another.
+	if owner := metav1.GetControllerOf(secret); err != nil || owner == nil || owner.UID != stored.UID {
+		return nil, nil
+	}
+	r.Stored.keep(key, secret)
+	return secret, nil
 }
 
 // VersionOfOutputs returns the version of the outputs of a Stack, nil when it does not exist, as a namespace sees it. Another version says

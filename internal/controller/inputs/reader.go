@@ -39,6 +39,8 @@ type Reader struct {
 	Scope references.Scope
 	// Watcher knows which objects are watched.
 	Watcher *references.Watcher
+	// Stored has outputs that were read a moment ago.
+	Stored *Stored
 
 	objects map[references.Key]map[string]string
 	outputs map[types.NamespacedName]*stackoutputs.Table

@@ -117,7 +117,7 @@ func (r *Reconciler) observeInputs(ctx context.Context, o *observation) error {
 		o.inputs = before.view
 		return nil
 	}
-	if o.inputs.values, err = r.readInputs(ctx, o); err != nil {
+	if o.inputs.values, err = r.readInputs(ctx, o, versions); err != nil {
 		return err
 	}
 	r.comparedInputs.Store(self, comparedInputs{o.stack.UID, o.stack.Generation, o.inputs})
@@ -133,12 +133,20 @@ func (o *observation) hasNewVersions(versions []references.Version) bool {
 	return last != nil && isNew(&last.InputsWithoutCommit) || plan != nil && isNew(&plan.InputsWithoutCommit)
 }
 
-// readInputs returns what identifies the values, none if a value is missing, may not be used, or is no value.
-func (r *Reconciler) readInputs(ctx context.Context, o *observation) ([]inputs.ValueID, error) {
-	reader := &inputs.Reader{APIReader: r.APIReader, Namespace: o.stack.Namespace, Stacks: r.getStack, Scope: r.Scope}
-	var items []*agentpb.ConfigItem
+// readInputs returns what identifies the values, none if a value is missing, may not be used, or is no value. It does not read again what
+// has the version that the last update had.
+func (r *Reconciler) readInputs(ctx context.Context, o *observation, versions []references.Version) ([]inputs.ValueID, error) {
+	reader := &inputs.Reader{APIReader: r.APIReader, Namespace: o.stack.Namespace, Stacks: r.getStack, Scope: r.Scope, Stored: r.StoredOutputs}
+	same := sameInputs(o.stack, versions)
+	var values []inputs.ValueID
+	var key []byte
 	for i := range o.stack.Spec.Inputs {
-		item, err := reader.Item(ctx, &o.stack.Spec.Inputs[i])
+		input := &o.stack.Spec.Inputs[i]
+		if id, known := same[input.Key]; known {
+			values = append(values, id)
+			continue
+		}
+		item, err := reader.Item(ctx, input)
 		_, isMissing := errors.AsType[*inputs.MissingError](err)
 		_, isDenied := errors.AsType[*inputs.DeniedError](err)
 		_, isInvalid := errors.AsType[*inputs.InvalidError](err)
@@ -148,14 +156,25 @@ func (r *Reconciler) readInputs(ctx context.Context, o *observation) ([]inputs.V
 		case err != nil:
 			return nil, err
 		}
-		items = append(items, item)
+		if key == nil {
+			// Without a key, all values count as others: nobody knows what they were.
+			if key, err = (hashkey.Keys{APIReader: r.APIReader}).Of(ctx, o.desired.workspace); err != nil {
+				return nil, err
+			}
+		}
+		values = append(values, inputs.ValueIDs(key, []*agentpb.ConfigItem{item})...)
 	}
-	// Without a key, all values count as others: nobody knows what they were.
-	key, err := hashkey.Keys{APIReader: r.APIReader}.Of(ctx, o.desired.workspace)
-	if err != nil {
-		return nil, err
+	return values, nil
+}
+
+// sameInputs returns what identifies the values that are those of the last update, because the versions of their objects are, by the names
+// of the inputs. What is not watched counts as the same. A plan may have seen more than the last update, so with one, none are known.
+func sameInputs(stack *pulumiv1.Stack, versions []references.Version) map[string]inputs.ValueID {
+	last := stack.Status.LastUpdate
+	if last == nil || last.Generation != stack.Generation || stack.Status.Plan != nil {
+		return nil
 	}
-	return inputs.ValueIDs(key, items), nil
+	return inputs.Others(stack.Namespace, stack.Spec.Inputs, last.InputValuesDigest, references.NotIn(versions, last.InputVersionsDigest))
 }
 
 // newInputValues returns a message that names the inputs whose values are not the recorded ones; empty if there are none, or if it is not

@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"maps"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func (s *fixture) take(stack *pulumiv1.Stack) {
 	s.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
 	workspace := &autov1alpha1.Workspace{}
 	s.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), workspace)).To(Succeed())
-	reader := &inputs.Reader{APIReader: s.client, Namespace: s.namespace, Stacks: func(ctx context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
+	reader := &inputs.Reader{APIReader: s.client, Namespace: s.namespace, Watcher: s.references, Stacks: func(ctx context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
 		giver := &pulumiv1.Stack{}
 		return giver, s.client.Get(ctx, name, giver)
 	}}
@@ -66,10 +67,10 @@ func (s *fixture) take(stack *pulumiv1.Stack) {
 	})
 }
 
-// outputsRead returns how often the controller has read stored outputs.
-func (s *fixture) outputsRead() (count int) {
-	for _, request := range s.secretsRead() {
-		if strings.Contains(request, autov1alpha1.OutputsSecretSuffix) {
+// readsOf returns how often the controller has read the Secrets or ConfigMaps with this in their names.
+func (s *fixture) readsOf(name string) (count int) {
+	for _, request := range s.valuesRead() {
+		if strings.HasPrefix(request, http.MethodGet) && strings.Contains(request, name) {
 			count++
 		}
 	}
@@ -106,10 +107,10 @@ func TestOnlyAnotherValueOfAnInputIsAReasonForAnUpdate(t *testing.T) {
 		return user.Status.CurrentUpdate
 	}, "500ms").Should(BeNil())
 	s.Expect(conditions.IsReady(user)).To(BeTrue())
-	before := s.outputsRead()
+	before := s.readsOf(autov1alpha1.OutputsSecretSuffix)
 	s.request(user)
 	s.take(user)
-	s.Expect(s.outputsRead()).To(Equal(before), "what is unchanged is not read again")
+	s.Expect(s.readsOf(autov1alpha1.OutputsSecretSuffix)).To(Equal(before), "what is unchanged is not read again")
 
 	// The value that is used.
 	other["vpcId"] = `"vpc-2"`
@@ -117,6 +118,7 @@ func TestOnlyAnotherValueOfAnInputIsAReasonForAnUpdate(t *testing.T) {
 	s.give(network, other, "token")
 	s.await(user, working)
 	s.Expect(s.message()).To(Equal("Input network:vpcId changed"))
+	s.Expect(s.readsOf("settings")).To(Equal(1), "only the change of its color was looked at")
 	s.take(user)
 	settings.Data["size"] = "2"
 	s.Expect(s.client.Update(t.Context(), settings)).To(Succeed())

@@ -24,6 +24,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/outputobject"
@@ -89,6 +90,8 @@ type Reconciler struct {
 	RecentOutputs interface {
 		Take(update *autov1alpha1.Update) *corev1.Secret
 	}
+	// StoredOutputs has outputs of other Stacks that were read a moment ago.
+	StoredOutputs *inputs.Stored
 	// Stacks are the metrics about Stacks.
 	Stacks *metrics.Stacks
 	// Shard has the Stacks of this controller; nil when it has all.

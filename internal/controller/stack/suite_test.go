@@ -83,6 +83,8 @@ type fixture struct {
 	client    client.Client
 	namespace string
 	requests  requestLog
+	// references is the Watcher of the controller.
+	references *references.Watcher
 	// conflicting makes the API server answer that a Stack changed meanwhile, each time its status is written.
 	conflicting atomic.Bool
 }
@@ -94,8 +96,8 @@ func (s *fixture) objectsRead() []string {
 	return slices.Clone(*s.requests.objects)
 }
 
-// secretsRead returns the requests in which the controller read the content of Secrets.
-func (s *fixture) secretsRead() []string {
+// valuesRead returns the requests in which the controller read or wrote the content of Secrets and ConfigMaps.
+func (s *fixture) valuesRead() []string {
 	s.requests.mu.Lock()
 	defer s.requests.mu.Unlock()
 	return slices.Clone(*s.requests.read)
@@ -131,6 +133,7 @@ func (s *fixture) watchReferences(mgr ctrl.Manager) *references.Watcher {
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(mgr.Add(watcher)).To(Succeed())
+	s.references = watcher
 	return watcher
 }
 
@@ -212,7 +215,7 @@ func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8
 	})
 }
 
-// requestLog records the requests of a client for the content of Secrets, as opposed to their metadata, and for the objects of other kinds
+// requestLog records the requests of a client for the content of Secrets and ConfigMaps, as opposed to their metadata, and for the objects of other kinds
 // that Stacks depend on.
 type requestLog struct {
 	http.RoundTripper
@@ -222,12 +225,13 @@ type requestLog struct {
 
 // RoundTrip implements http.RoundTripper.
 func (l requestLog) RoundTrip(request *http.Request) (*http.Response, error) {
-	if strings.Contains(request.URL.Path, "/secrets") && !strings.Contains(request.Header.Get("Accept"), "as=PartialObjectMetadata") {
+	path := request.URL.Path
+	if (strings.Contains(path, "/secrets") || strings.Contains(path, "/configmaps")) && !strings.Contains(request.Header.Get("Accept"), "as=PartialObjectMetadata") {
 		l.mu.Lock()
 		*l.read = append(*l.read, request.Method+" "+request.URL.String())
 		l.mu.Unlock()
 	}
-	if path := request.URL.Path; strings.Contains(path, "/kustomizations") || strings.Contains(path, "/widgets") {
+	if strings.Contains(path, "/kustomizations") || strings.Contains(path, "/widgets") {
 		l.mu.Lock()
 		*l.objects = append(*l.objects, request.Method+" "+path)
 		l.mu.Unlock()
@@ -246,7 +250,7 @@ func TestNobodyMakesTheControllerReadSecretsByNamingOneAsASource(t *testing.T) {
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	refused := s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.SpecInvalidReason))
 	s.Expect(conditions.GetMessage(refused, meta.ReadyCondition)).To(ContainSubstring("spec.fluxSource.sourceRef: Secret"))
-	s.Consistently(s.secretsRead, "1s").Should(BeEmpty())
+	s.Consistently(s.valuesRead, "1s").Should(BeEmpty())
 
 	before := refused.DeepCopy()
 	refused.Spec.FluxSource = nil
@@ -254,5 +258,5 @@ func TestNobodyMakesTheControllerReadSecretsByNamingOneAsASource(t *testing.T) {
 	s.await(stack, func(stack *pulumiv1.Stack) bool {
 		return !conditions.IsStalled(stack) && stack.Status.CurrentUpdate != nil
 	})
-	s.Expect(s.secretsRead()).To(BeEmpty())
+	s.Expect(s.valuesRead()).To(BeEmpty())
 }

@@ -25,6 +25,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
@@ -77,6 +78,8 @@ type Reconciler struct {
 	Metrics *metrics.Updates
 	// RecentOutputs gets the outputs that were just stored.
 	RecentOutputs *RecentOutputs
+	// StoredOutputs has outputs of Stacks that were read a moment ago.
+	StoredOutputs *inputs.Stored
 
 	background *background
 	turns      *turns

@@ -150,7 +150,7 @@ func (r *Reconciler) observeAgent(ctx context.Context, o *observation) (err erro
 		return nil
 	}
 	values := &inputReader{pods: r.Pods, Reader: inputs.Reader{
-		APIReader: r.APIReader, Namespace: o.update.Namespace, Stacks: r.stackNamed, Scope: r.Scope, Watcher: r.References,
+		APIReader: r.APIReader, Namespace: o.update.Namespace, Stacks: r.stackNamed, Scope: r.Scope, Watcher: r.References, Stored: r.StoredOutputs,
 	}}
 	o.request, o.requestError = describeOperation(ctx, o, values)
 	list := stackOf(o.workspace, o.update.Spec.StackName).Inputs

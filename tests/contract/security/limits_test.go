@@ -73,6 +73,8 @@ var limits = []limit{
 	{"Labels that are kept of such an object", "%s", "internal/objectwatch.maxLabels", 1000, "A `readyExpr` sees none of them.",
 		"objectwatch.TestNothingIsKeptOfAnObjectButWhatIsListed"},
 	{"All such objects", "%s bytes", "internal/objectwatch.maxAnswers", 16 << 20, "nothing: others are read again", "objectwatch.TestWhatIsKeptOfAllObjectsIsBounded"},
+	{"Outputs of other Stacks that were read a moment ago", "%s bytes", "internal/controller/inputs.maxStored", 4 << 20, "nothing: others are read again",
+		"inputs.TestStoredOutputsAreReadOnceForAll"},
 	{"`sourcePaths` of a Stack", "%s", "api/pulumi/v1.StackSpec.SourcePaths", 256, apiServer, "api.TestListsBeyondTheirLimitsAreRejected"},
 	{"Objects with outputs of a Stack", "%s", "api/pulumi/v1.StackSpec.Outputs", 16, apiServer, "api.TestListsBeyondTheirLimitsAreRejected"},
 	{"Keys of an object with outputs", "%s", "api/pulumi/v1.OutputObject.Keys", 256, apiServer, "api.TestListsBeyondTheirLimitsAreRejected"},
