@@ -39,6 +39,9 @@ var forbidding = map[string]struct {
 	"spec.updateTemplate.spec.previewOnly": {spec: func(s *pulumiv1.Stack) {
 		s.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{PreviewOnly: new(true)}}
 	}},
+	"spec.updateTemplate.spec.exclude": {spec: func(s *pulumiv1.Stack) {
+		s.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Exclude: []string{"**"}}}
+	}},
 	pulumiv1.OrphanAnnotation: {spec: func(s *pulumiv1.Stack) {
 		s.Spec.DestroyOnFinalize, s.Annotations = true, map[string]string{pulumiv1.OrphanAnnotation: "true"}
 	}},

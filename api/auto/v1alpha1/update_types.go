@@ -53,6 +53,25 @@ const (
 	UpdateStateCancelled UpdateState = "Cancelled"
 )
 
+// Selection chooses the resources that an operation works on. Defaults to all of them.
+type Selection struct {
+	// Target lists the URNs of the resources to work on, also with the wildcards * and **. Defaults to all resources.
+	// +optional
+	Target []string `json:"target,omitempty"`
+
+	// TargetDependents also works on the resources that depend on the targets.
+	// +optional
+	TargetDependents *bool `json:"targetDependents,omitempty"`
+
+	// Exclude lists the URNs of resources to leave as they are, also with the wildcards * and **. A target is worked on in any case.
+	// +optional
+	Exclude []string `json:"exclude,omitempty"`
+
+	// ExcludeDependents also leaves the resources that depend on the excluded ones as they are.
+	// +optional
+	ExcludeDependents *bool `json:"excludeDependents,omitempty"`
+}
+
 // UpdateSpec describes one operation. Changes after the start of the operation have no effect.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.savePlan) || !self.savePlan || has(self.type) && (self.type == 'preview' || self.type == 'destroy' && has(self.previewOnly) && self.previewOnly)",message="savePlan is for type preview, and for type destroy with previewOnly"
@@ -111,13 +130,7 @@ type UpdateSpec struct {
 	// +optional
 	Replace []string `json:"replace,omitempty"`
 
-	// Target lists the URNs of the resources to work on. Defaults to all resources.
-	// +optional
-	Target []string `json:"target,omitempty"`
-
-	// TargetDependents also works on the resources that depend on the targets.
-	// +optional
-	TargetDependents *bool `json:"targetDependents,omitempty"`
+	Selection `json:",inline"`
 
 	// Refresh the state from the resources first.
 	// +optional

@@ -50,6 +50,10 @@ var features = []Feature{
 	flag("destroy", "--continue-on-error", "3.113.0", "`continueOnError`"),
 	flag("up", "--continue-on-error", "3.114.0", "`continueOnError`"),
 	StateSecretsProvider,
+	flag("up", "--exclude", "3.158.0", excludeFields),
+	flag("preview", "--exclude", "3.158.0", excludeFields),
+	flag("refresh", "--exclude", "3.158.0", excludeFields),
+	flag("destroy", "--exclude", "3.158.0", excludeFields),
 	flag("refresh", "--target-dependents", "3.158.0", "`targetDependents`"),
 	flag("destroy", "--run-program", "3.160.0", "`runProgram`"),
 	flag("refresh", "--run-program", "3.160.0", "`runProgram`"),
@@ -58,6 +62,9 @@ var features = []Feature{
 	exitCodes,
 	RawConfig,
 }
+
+// excludeFields are the fields that need --exclude.
+const excludeFields = "`exclude`"
 
 func flag(command, flag, since, field string) Feature {
 	return Feature{Name: "`pulumi " + command + " " + flag + "`", Since: semver.MustParse(since), command: command, flag: flag,

@@ -77,6 +77,10 @@ func (o *operation) commonArguments() []string {
 	if want.GetTargetDependents() {
 		args = append(args, "--target-dependents")
 	}
+	args = append(args, each("--exclude=", want.GetExclude())...)
+	if want.GetExcludeDependents() {
+		args = append(args, "--exclude-dependents")
+	}
 	if want.GetParallel() > 0 {
 		args = append(args, fmt.Sprintf("--parallel=%d", want.GetParallel()))
 	}

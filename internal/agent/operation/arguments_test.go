@@ -39,6 +39,7 @@ var everyOption = map[string]*agentpb.OperationOptions{
 	"replace":           {Replace: []string{"urn:pulumi:dev::demo::a::x", "urn:pulumi:dev::demo::a::y=z"}},
 	"target":            {Target: []string{"urn:pulumi:dev::demo::a::x", "**y"}},
 	"target dependents": {Target: []string{"a"}, TargetDependents: true},
+	"exclude": {Exclude: []string{"urn:pulumi:dev::demo::a::x", "**y"}, ExcludeDependents: true},
 	"refresh":           {Refresh: true},
 	"continue on error": {ContinueOnError: true},
 	"remove":            {Remove: true},
@@ -47,7 +48,7 @@ var everyOption = map[string]*agentpb.OperationOptions{
 	"highest log level": {LogLevel: 99},
 	"all": {
 		Parallel: 1, Message: "m", ExpectNoChanges: true, Replace: []string{"r"}, Target: []string{"t"}, TargetDependents: true,
-		Refresh: true, ContinueOnError: true, RunProgram: true, LogLevel: 11,
+		Exclude: []string{"e"}, ExcludeDependents: true, Refresh: true, ContinueOnError: true, RunProgram: true, LogLevel: 11,
 	},
 }
 
@@ -150,6 +151,8 @@ func (o *operation) upOptions() []optup.Option {
 	}
 	options = appendIf(options, want.GetExpectNoChanges(), optup.ExpectNoChanges())
 	options = appendIf(options, want.GetTargetDependents(), optup.TargetDependents())
+	options = append(options, optup.Exclude(want.GetExclude()))
+	options = appendIf(options, want.GetExcludeDependents(), optup.ExcludeDependents())
 	options = appendIf(options, want.GetRefresh(), optup.Refresh())
 	return appendIf(options, want.GetContinueOnError(), optup.ContinueOnError())
 }
@@ -163,6 +166,8 @@ func (o *operation) previewOptions() []optpreview.Option {
 	}
 	options = appendIf(options, want.GetExpectNoChanges(), optpreview.ExpectNoChanges())
 	options = appendIf(options, want.GetTargetDependents(), optpreview.TargetDependents())
+	options = append(options, optpreview.Exclude(want.GetExclude()))
+	options = appendIf(options, want.GetExcludeDependents(), optpreview.ExcludeDependents())
 	return appendIf(options, want.GetRefresh(), optpreview.Refresh())
 }
 
@@ -174,6 +179,8 @@ func (o *operation) refreshOptions() []optrefresh.Option {
 	}
 	options = appendIf(options, want.GetExpectNoChanges(), optrefresh.ExpectNoChanges())
 	options = appendIf(options, want.GetTargetDependents(), optrefresh.TargetDependents())
+	options = append(options, optrefresh.Exclude(want.GetExclude()))
+	options = appendIf(options, want.GetExcludeDependents(), optrefresh.ExcludeDependents())
 	return appendIf(options, want.GetRunProgram(), optrefresh.RunProgram(true))
 }
 
@@ -184,6 +191,8 @@ func (o *operation) destroyOptions() []optdestroy.Option {
 		optdestroy.Parallel(int(want.GetParallel())), optdestroy.Target(want.GetTarget()), optdestroy.ConfigFile(o.configFile),
 	}
 	options = appendIf(options, want.GetTargetDependents(), optdestroy.TargetDependents())
+	options = append(options, optdestroy.Exclude(want.GetExclude()))
+	options = appendIf(options, want.GetExcludeDependents(), optdestroy.ExcludeDependents())
 	options = appendIf(options, want.GetRefresh(), optdestroy.Refresh())
 	options = appendIf(options, want.GetContinueOnError(), optdestroy.ContinueOnError())
 	return appendIf(options, want.GetRunProgram(), optdestroy.RunProgram(true))

@@ -87,6 +87,27 @@ func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
 	f.succeed(up, expectsNoDrift)
 }
 
+func TestExcludedResourcesAreLeftAsTheyAre(t *testing.T) {
+	suite.Long(t, "further options of an operation")
+	f, dir := filesFixture(t, 2)
+	f.succeed(up)
+	left, corrected := filepath.Join(dir, "file0"), filepath.Join(dir, "file1")
+	for _, file := range []string{left, corrected} {
+		f.Expect(os.WriteFile(file, []byte("theirs"), 0o600)).To(Succeed())
+	}
+	exclude := func(request *agentpb.StartOperationRequest) {
+		request.Options.Refresh, request.Options.Exclude = true, []string{"**file0"}
+	}
+	f.succeed(up, exclude)
+	f.Expect(os.ReadFile(left)).To(BeEquivalentTo("theirs"))
+	f.Expect(os.ReadFile(corrected)).To(BeEquivalentTo("ours"))
+	f.succeed(destroy, exclude)
+	f.Expect(left).To(BeAnExistingFile())
+	f.Expect(corrected).NotTo(BeAnExistingFile())
+	f.succeed(destroy)
+	f.Expect(left).NotTo(BeAnExistingFile())
+}
+
 func TestDriftDoesNotKeepResourcesFromBeingDestroyed(t *testing.T) {
 	suite.Long(t, "further ways of drift; see TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing")
 	f, dir := filesFixture(t, 1)

@@ -86,6 +86,7 @@ func flagsThatTheOldestDoesNotHave(t *testing.T) {
 		{destroy, &agentpb.OperationOptions{RunProgram: true}, "--run-program", "3.160.0"},
 		{refresh, &agentpb.OperationOptions{RunProgram: true}, "--run-program", "3.160.0"},
 		{refresh, &agentpb.OperationOptions{Target: []string{"**x"}, TargetDependents: true}, "--target-dependents", "3.158.0"},
+		{up, &agentpb.OperationOptions{Exclude: []string{"**x"}}, "--exclude", "3.158.0"},
 		{up, &agentpb.OperationOptions{Refresh: true, ExpectNoRefreshChanges: true}, "--preview-only", "3.105.0"},
 	} {
 		if f.has(cli.Feature{Since: semver.MustParse(test.since)}) {

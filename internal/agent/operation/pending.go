@@ -69,7 +69,7 @@ func (o *operation) proveDestroyed(ctx context.Context, sum *summary) error {
 			"all known resources are destroyed, but an earlier update was killed while it created %s, which may still exist. %s", firstOf(creates), repair)
 	}
 	options := o.request.GetOptions()
-	if sum.changes["delete"] > 0 || len(options.GetTarget()) > 0 || options.GetRemove() {
+	if sum.changes["delete"] > 0 || len(options.GetTarget())+len(options.GetExclude()) > 0 || options.GetRemove() {
 		return nil // a stack that has resources cannot be removed
 	}
 	facts, err := o.exportState(ctx)

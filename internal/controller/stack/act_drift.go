@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -43,11 +43,11 @@ func onlyChecksDrift(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 	options, err := driftOptions(stack)
 	return err == nil && spec.Type == autov1alpha1.UpdateTypeRefresh && ptr.Deref(spec.PreviewOnly, false) && spec.StackName == stack.Spec.Stack &&
 		spec.ProjectInfo != nil && ptr.Equal(spec.ProjectInfo, stack.Status.ProjectInfo) && spec.Source == nil &&
-		slices.Equal(spec.Target, options.Target) && ptr.Equal(spec.TargetDependents, options.TargetDependents) &&
+		equality.Semantic.DeepEqual(spec.Selection, options.Selection) &&
 		!ptr.Deref(spec.RunProgram, false) && update.Generation <= 1
 }
 
-// driftOptions returns the options of an update of the Stack. A check for drift has the same targets, because an update corrects no others.
+// driftOptions returns the options of an update of the Stack. A check for drift is for the same resources, because an update corrects no others.
 // The error means that spec.updateTemplate does not fit.
 func driftOptions(stack *pulumiv1.Stack) (autov1alpha1.UpdateSpec, error) {
 	update, err := template.Update(&autov1alpha1.Update{Spec: template.Options(stack)}, stack.Spec.UpdateTemplate)
@@ -116,7 +116,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 		Spec: autov1alpha1.UpdateSpec{
 			WorkspaceName: stack.Name, StackName: stack.Spec.Stack, Type: autov1alpha1.UpdateTypeRefresh,
 			PreviewOnly: new(true), RequireStack: new(true), ProjectInfo: stack.Status.ProjectInfo,
-			Target: options.Target, TargetDependents: options.TargetDependents,
+			Selection: options.Selection,
 			Timeout: stack.Spec.Timeout,
 		},
 	}

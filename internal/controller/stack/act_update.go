@@ -193,7 +193,7 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 	}
 	if d.kind == autov1alpha1.UpdateTypeDestroy {
 		// A destroy of some resources does not prove that the others are gone.
-		update.Spec.Target, update.Spec.TargetDependents = nil, nil
+		update.Spec.Selection = autov1alpha1.Selection{}
 	}
 	if d.driftDigest != "" {
 		correctDrift(&update.Spec, stack.Status.Drift)
@@ -275,10 +275,10 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 
 // correctDrift limits the update to the resources that drifted and to those that depend on them: a resource that is created again has
 // another ID. It does not when the status does not list all of them, or when the Stack has
-// targets of its own, to which the check is limited.
+// targets, to which the check is limited, or excludes resources, which targetDependents would not respect.
 func correctDrift(spec *autov1alpha1.UpdateSpec, drift *pulumiv1.DriftStatus) {
 	spec.Refresh, spec.ExpectNoRefreshChanges = new(true), nil
-	if drift.OmittedResources > 0 || len(spec.Target) > 0 {
+	if drift.OmittedResources > 0 || len(spec.Target)+len(spec.Exclude) > 0 {
 		return
 	}
 	for _, drifted := range drift.Resources {

@@ -149,13 +149,13 @@ func TestDestroyIsOfEverythingAndAsTheSpecSays(t *testing.T) {
 	o.workspace = workspaceThat(starting)
 	o.stack.Spec.Targets, o.stack.Spec.TargetDependents = []string{"urn:one"}, true
 	o.stack.Spec.Refresh, o.stack.Spec.RunProgram = true, true
-	o.stack.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Target: []string{"urn:two"}, TargetDependents: &yes, Remove: &yes}}
+	o.stack.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Target: []string{"urn:two"}, TargetDependents: &yes,
+		Exclude: []string{"urn:three"}, ExcludeDependents: &yes, Remove: &yes}}
 	o.desired, o.specProblem = desire(o.stack)
 	g.Expect(o.specProblem).NotTo(HaveOccurred())
 	update, err := desiredUpdate(o, decision{kind: autov1alpha1.UpdateTypeDestroy})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(update.Spec.Target).To(BeEmpty())
-	g.Expect(update.Spec.TargetDependents).To(BeNil())
+	g.Expect(update.Spec.Selection).To(BeZero())
 	for _, option := range []*bool{update.Spec.Refresh, update.Spec.RunProgram, update.Spec.Remove} {
 		g.Expect(option).To(HaveValue(BeTrue()))
 	}

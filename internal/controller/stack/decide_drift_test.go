@@ -258,6 +258,14 @@ func TestDriftIsCorrectedOnce(t *testing.T) {
 	g.Expect(update.Spec.Target).To(HaveExactElements(urnOf("a:b:C", "x")))
 	g.Expect(update.Spec.Refresh).To(HaveValue(BeTrue()))
 
+	// With the dependents of what drifted, excluded resources would be updated.
+	o.stack.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Exclude: []string{"**y"}}}
+	update, err = desiredUpdate(o, d)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(update.Spec.Selection).To(Equal(autov1alpha1.Selection{Exclude: []string{"**y"}}))
+	g.Expect(driftOptions(o.stack)).To(HaveField("Selection", update.Spec.Selection), "a check for drift is for the same resources")
+	o.stack.Spec.UpdateTemplate = nil
+
 	// After the update, another check decides.
 	o.stack.Status.LastUpdate.Name = "app-2"
 	g.Expect(decide(*o).action).To(Equal(actionReady))

@@ -70,6 +70,10 @@ func TestOneMoreThanAnOperationMayHaveIsRefused(t *testing.T) {
 			s.update.Target = numbered(n, number)
 			return s
 		}, "with 10001 targets, " + entries},
+		"excluded resources": {maxEntries, func(n int) (s spec) {
+			s.update.Exclude = numbered(n, number)
+			return s
+		}, "with 10001 excluded resources, " + entries},
 		"replacements": {maxEntries, func(n int) (s spec) {
 			s.update.Replace = numbered(n, number)
 			return s
@@ -93,7 +97,7 @@ func TestOneMoreThanAnOperationMayHaveIsRefused(t *testing.T) {
 		"bytes of the targets": {maxProcess >> 10, func(n int) (s spec) {
 			s.update.Target = numbered(n, func(int) string { return strings.Repeat("x", 1<<10-len("--replace=\x00")-pointerSize) })
 			return s
-		}, "with the targets and replacements, the environment"},
+		}, "with the targets, excluded resources and replacements, the environment"},
 		"keys and values of a structured value": {jsonparts.MaxParts, func(n int) (s spec) {
 			s.stack.Config = jsonValue("[0" + strings.Repeat(",0", n-2) + "]")
 			return s

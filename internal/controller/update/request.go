@@ -111,14 +111,14 @@ func (b *budget) addLists(spec *autov1alpha1.UpdateSpec, stack *autov1alpha1.Wor
 		size int
 	}{
 		{"configuration values", len(stack.Config) + len(stack.Inputs)}, {"imported environments", len(stack.Environment)},
-		{"targets", len(spec.Target)}, {"replacements", len(spec.Replace)},
+		{"targets", len(spec.Target)}, {"excluded resources", len(spec.Exclude)}, {"replacements", len(spec.Replace)},
 	} {
 		if err := b.addEntries(list.size, fmt.Sprintf("%d %s", list.size, list.what)); err != nil {
 			return err
 		}
 	}
-	for _, urn := range slices.Concat(spec.Target, spec.Replace) {
-		if err := b.addText(len("--replace=")+len(urn)+len("\x00")+pointerSize, "the targets and replacements"); err != nil {
+	for _, urn := range slices.Concat(spec.Target, spec.Exclude, spec.Replace) {
+		if err := b.addText(len("--replace=")+len(urn)+len("\x00")+pointerSize, "the targets, excluded resources and replacements"); err != nil {
 			return err
 		}
 	}
@@ -165,6 +165,8 @@ func optionsOf(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) *
 		Replace:                spec.Replace,
 		Target:                 spec.Target,
 		TargetDependents:       ptr.Deref(spec.TargetDependents, false),
+		Exclude:                spec.Exclude,
+		ExcludeDependents:      ptr.Deref(spec.ExcludeDependents, false),
 		Refresh:                ptr.Deref(spec.Refresh, false),
 		ExpectNoRefreshChanges: ptr.Deref(spec.ExpectNoRefreshChanges, false),
 		ContinueOnError:        ptr.Deref(spec.ContinueOnError, false),

@@ -97,6 +97,8 @@ var templatedUpdates = []Field{
 	{"spec.previewOnly", "changes the resources", true},
 	{"spec.expectNoRefreshChanges", "does not fail when it finds drift", true},
 	{"spec.requireStack", "does not check whether the stack exists", true},
+	{"spec.exclude", "changes the resources too that it excludes", true},
+	{"spec.excludeDependents", "", false}, // nothing without exclude
 	{"spec.source", "runs what its Workspace has", false},
 	{"spec.timeout", unlimited, false},
 	{"spec.projectInfo", "needs the program", false},
