@@ -1895,8 +1895,11 @@ type OperationOptions struct {
 	LogLevel uint32 `protobuf:"varint,11,opt,name=log_level,json=logLevel,proto3" json:"log_level,omitempty"`
 	// With refresh, of an up or a preview: fail before anything changes, the state included, when the refresh would change something.
 	ExpectNoRefreshChanges bool `protobuf:"varint,12,opt,name=expect_no_refresh_changes,json=expectNoRefreshChanges,proto3" json:"expect_no_refresh_changes,omitempty"`
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
+	// URNs, also with wildcards, to leave alone.
+	Exclude           []string `protobuf:"bytes,13,rep,name=exclude,proto3" json:"exclude,omitempty"`
+	ExcludeDependents bool     `protobuf:"varint,14,opt,name=exclude_dependents,json=excludeDependents,proto3" json:"exclude_dependents,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *OperationOptions) Reset() {
@@ -2009,6 +2012,20 @@ func (x *OperationOptions) GetLogLevel() uint32 {
 func (x *OperationOptions) GetExpectNoRefreshChanges() bool {
 	if x != nil {
 		return x.ExpectNoRefreshChanges
+	}
+	return false
+}
+
+func (x *OperationOptions) GetExclude() []string {
+	if x != nil {
+		return x.Exclude
+	}
+	return nil
+}
+
+func (x *OperationOptions) GetExcludeDependents() bool {
+	if x != nil {
+		return x.ExcludeDependents
 	}
 	return false
 }
@@ -2743,7 +2760,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x04text\x18\x03 \x01(\tH\x00R\x04text\x12\x1b\n" +
 	"\bfrom_env\x18\x04 \x01(\tH\x00R\afromEnv\x12\x1d\n" +
 	"\tfrom_file\x18\x05 \x01(\tH\x00R\bfromFileB\a\n" +
-	"\x05value\"\xaa\x03\n" +
+	"\x05value\"\xf3\x03\n" +
 	"\x10OperationOptions\x12\x1a\n" +
 	"\bparallel\x18\x01 \x01(\x05R\bparallel\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12*\n" +
@@ -2758,7 +2775,9 @@ const file_agent_proto_rawDesc = "" +
 	" \x01(\bR\n" +
 	"runProgram\x12\x1b\n" +
 	"\tlog_level\x18\v \x01(\rR\blogLevel\x129\n" +
-	"\x19expect_no_refresh_changes\x18\f \x01(\bR\x16expectNoRefreshChanges\"\xd5\b\n" +
+	"\x19expect_no_refresh_changes\x18\f \x01(\bR\x16expectNoRefreshChanges\x12\x18\n" +
+	"\aexclude\x18\r \x03(\tR\aexclude\x12-\n" +
+	"\x12exclude_dependents\x18\x0e \x01(\bR\x11excludeDependents\"\xd5\b\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\x04kind\x18\x02 \x01(\x0e2'.stackcontroller.agent.v1.OperationKindR\x04kind\x12>\n" +

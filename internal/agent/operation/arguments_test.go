@@ -39,7 +39,7 @@ var everyOption = map[string]*agentpb.OperationOptions{
 	"replace":           {Replace: []string{"urn:pulumi:dev::demo::a::x", "urn:pulumi:dev::demo::a::y=z"}},
 	"target":            {Target: []string{"urn:pulumi:dev::demo::a::x", "**y"}},
 	"target dependents": {Target: []string{"a"}, TargetDependents: true},
-	"exclude": {Exclude: []string{"urn:pulumi:dev::demo::a::x", "**y"}, ExcludeDependents: true},
+	"exclude":           {Exclude: []string{"urn:pulumi:dev::demo::a::x", "**y"}, ExcludeDependents: true},
 	"refresh":           {Refresh: true},
 	"continue on error": {ContinueOnError: true},
 	"remove":            {Remove: true},

@@ -244,8 +244,7 @@ func (o *operation) inputDigests() (inputs, values string, err error) {
 	}
 	request.Source = nil
 	if options := request.Options; options != nil {
-		options.Target, options.TargetDependents, options.Exclude, options.ExcludeDependents = nil, false, nil, false
-		options.Refresh, options.ExpectNoRefreshChanges = false, false
+		options.Target, options.TargetDependents, options.Refresh, options.ExpectNoRefreshChanges = nil, false, false, false
 	}
 	values, err = o.describedBy(request)
 	return inputs, values, err

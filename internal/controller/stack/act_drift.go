@@ -117,7 +117,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 			WorkspaceName: stack.Name, StackName: stack.Spec.Stack, Type: autov1alpha1.UpdateTypeRefresh,
 			PreviewOnly: new(true), RequireStack: new(true), ProjectInfo: stack.Status.ProjectInfo,
 			Selection: options.Selection,
-			Timeout: stack.Spec.Timeout,
+			Timeout:   stack.Spec.Timeout,
 		},
 	}
 	if check.Spec.Timeout == nil {
