@@ -206,10 +206,13 @@ func (f *fleet) await(ctx context.Context, teams []*team) ([]time.Time, error) {
 }
 
 // deleteAll deletes all Stacks and waits until they are gone.
-func (f *fleet) deleteAll(ctx context.Context) error {
+func (f *fleet) deleteAll(ctx context.Context) error { return f.delete(ctx, f.teams) }
+
+// delete deletes the Stacks of the teams and waits until they are gone.
+func (f *fleet) delete(ctx context.Context, of []*team) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(requesters)
-	for _, t := range f.teams {
+	for _, t := range of {
 		group.Go(func() error {
 			return f.system.Client.DeleteAllOf(groupCtx, &pulumiv1.Stack{}, client.InNamespace(t.app.Namespace))
 		})
@@ -218,7 +221,7 @@ func (f *fleet) deleteAll(ctx context.Context) error {
 		return err
 	}
 	teams := map[string]bool{}
-	for _, t := range f.teams {
+	for _, t := range of {
 		teams[t.app.Namespace] = true
 	}
 	return f.poll(ctx, func() int {
@@ -257,8 +260,16 @@ func (f *fleet) poll(ctx context.Context, open func() int) error {
 
 // calls returns the number of calls of the CLI stub since the last call of this function, by project, stack, command and output.
 func calls(dir string) (map[string]int, error) {
-	path := filepath.Join(dir, "calls")
-	content, err := os.ReadFile(path)
+	counts, err := callsSoFar(dir)
+	if err != nil {
+		return nil, err
+	}
+	return counts, os.Truncate(filepath.Join(dir, "calls"), 0)
+}
+
+// callsSoFar returns the same while the CLI may be called, and the next call returns them, too.
+func callsSoFar(dir string) (map[string]int, error) {
+	content, err := os.ReadFile(filepath.Join(dir, "calls"))
 	if err != nil {
 		return nil, fmt.Errorf("read the calls of the CLI: %w", err)
 	}
@@ -266,7 +277,7 @@ func calls(dir string) (map[string]int, error) {
 	for line := range strings.Lines(string(content)) {
 		counts[strings.TrimSpace(line)]++
 	}
-	return counts, os.Truncate(path, 0)
+	return counts, nil
 }
 
 // ranOnce returns an error unless each Stack of the teams was updated exactly once to its team's last commit.

@@ -244,6 +244,9 @@ func (s *scale) last(ctx context.Context, r *results) (err error) {
 	if r.servers, err = s.serverMemory(); err != nil {
 		return err
 	}
+	if r.inputs, err = s.inputs(ctx); err != nil {
+		return fmt.Errorf("inputs: %w", err)
+	}
 	if r.leaderless, r.tookOver, err = s.leaderChange(ctx); err != nil {
 		return fmt.Errorf("a leader change: %w", err)
 	}

@@ -33,6 +33,7 @@ type results struct {
 	// took until all Stacks were updated, once each.
 	leaderless, tookOver time.Duration
 	sharded              *sharded
+	inputs               *taken
 	servers              map[string]int64 // resident memory in bytes
 }
 
@@ -67,6 +68,7 @@ func (r *results) text() string {
 	page.WriteString(r.requestTable())
 	page.WriteString(r.otherTable())
 	page.WriteString(r.sharded.text())
+	page.WriteString(r.inputs.text())
 	page.WriteString(r.memoryTable())
 	return page.String()
 }
