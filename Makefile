@@ -126,8 +126,8 @@ generate-chart: generate-api generate-rbac
 ##@ Release
 
 .PHONY: release
-release: images ## Write all of a release into OUTPUT: images, SBOMs, install.yaml, flux.yaml, account.yaml, crds.yaml, chart, command line and its catalog, checksums
-	@$(release_settings) .ci/release manifests chart cli catalog $(if $(IMAGE_REGISTRY),push) checksums
+release: images ## Write all of a release into OUTPUT: images, SBOMs, install.yaml, flux.yaml, account.yaml, crds.yaml, chart, schemas, command line and its catalogs, checksums
+	@$(release_settings) .ci/release manifests chart cli catalog schemas $(if $(IMAGE_REGISTRY),push) checksums
 
 .PHONY: chart
 chart: ## Package the Helm chart of VERSION into OUTPUT

@@ -69,6 +69,7 @@ var registry = map[string]tool{
 		ldflags: "-X helm.sh/helm/v3/internal/version.version=$VERSION"},
 	"ko":                   {module: "ko", pkg: "github.com/google/ko"},
 	"kustomize-controller": {module: "kustomize-controller", pkg: "github.com/fluxcd/kustomize-controller"},
+	"krew":                 {module: "krew", pkg: "sigs.k8s.io/krew/cmd/krew"},
 	"crane":                {module: "crane", pkg: "github.com/google/go-containerregistry/cmd/crane"},
 	"minio":                {module: "minio", pkg: "github.com/minio/minio"},
 	"spire-server":         {module: "spire", pkg: "github.com/spiffe/spire/cmd/spire-server"},

@@ -6,8 +6,9 @@
 // The package exists because go-git 5, on which fluxcd/pkg/git is built, holds each object of a repository in memory. To check out one file
 // of 100 MiB takes 317 MB with go-git and 23 MB with this package. A packfile of 2 MB, with one file of 2 GiB of zeros, took 8.5 GB with
 // go-git, which would kill a controller that all tenants share. go-git also has no bound on what a server sends, and reads the known hosts
-// and the ssh agent of the user. go-git 6 is an alpha release. When it is released and bounded, it replaces the protocol, packfiles and
-// trees of this package.
+// and the ssh agent of the user. go-git 6.0.0-beta.1 takes 332 MB for the same file when it stores objects in files, and writes the 2 GiB
+// without an error; with objects in memory, it takes 606 MB and 9.5 GB. When go-git 6 is released and bounded, it replaces the protocol, packfiles
+// and trees of this package.
 //
 // This package uses the parts of go-git 5 that are bounded: the scanner of packfiles, the hashes, and the decoders of commits, tags and
 // .gitmodules. It does not use

@@ -33,6 +33,19 @@ type (
 	}
 )
 
+// krewPlugin has the fields of a manifest for krew.
+type krewPlugin struct {
+	APIVersion, Kind string
+	Metadata         struct{ Name string }
+	Spec             struct {
+		Version, Homepage, ShortDescription, Description string
+		Platforms                                        []struct {
+			Selector         struct{ MatchLabels map[string]string }
+			URI, SHA256, Bin string
+		}
+	}
+}
+
 const pluginAPI = "cli.fluxcd.io/v1beta1"
 
 // release runs the parts of a release into the directory.
@@ -79,6 +92,18 @@ func TestCatalogHasEveryArchiveInTheFormatOfFlux(t *testing.T) {
 	}
 	g.Expect(platforms).To(ConsistOf("linux/amd64", "darwin/arm64", "windows/amd64"))
 
+	var krew krewPlugin
+	read("krew.yaml", &krew)
+	g.Expect(krew.Spec.Version).To(Equal(releaseVersion))
+	g.Expect(krew.Spec.Platforms).To(HaveLen(3))
+	for i, platform := range krew.Spec.Platforms {
+		same := offered.Versions[0].Platforms[i]
+		g.Expect(platform.Selector.MatchLabels).To(Equal(map[string]string{"os": same.OS, "arch": same.Arch}))
+		g.Expect(platform.URI).To(Equal(same.URL))
+		g.Expect("sha256:" + platform.SHA256).To(Equal(same.Checksum))
+		g.Expect(platform.Bin == "flux-pulumi.exe").To(Equal(same.OS == "windows"))
+	}
+
 	var listed catalog
 	read("catalog.yaml", &listed)
 	g.Expect(listed.APIVersion).To(Equal(pluginAPI))
@@ -98,6 +123,28 @@ func TestCatalogOfNothingIsAnError(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 	g.Expect(string(log)).To(ContainSubstring("has no archive of the command line"))
 	g.Expect(os.ReadDir(dir)).To(BeEmpty())
+}
+
+func TestKrewInstallsThePlugin(t *testing.T) {
+	suite.Long(t, "builds the command line and krew")
+	g := NewWithT(t)
+	dir := releaseCLI(t, "linux/"+runtime.GOARCH)
+	release(t, dir, nil, "catalog")
+	krew, err := tools.Path(t.Context(), "krew", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	root := t.TempDir()
+	archives, err := filepath.Glob(filepath.Join(dir, "*.tar.gz"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(archives).To(HaveLen(1))
+	run := func(program string, args ...string) string {
+		cmd := exec.CommandContext(t.Context(), program, args...)
+		cmd.Env = []string{"HOME=" + root, "KREW_ROOT=" + root, "PATH=" + os.Getenv("PATH")}
+		output, err := cmd.CombinedOutput()
+		g.Expect(err).NotTo(HaveOccurred(), "%s %s: %s", program, strings.Join(args, " "), output)
+		return string(output)
+	}
+	run(krew, "install", "--manifest="+filepath.Join(dir, "krew.yaml"), "--archive="+archives[0])
+	g.Expect(run(filepath.Join(root, "bin", "kubectl-pulumi"), "version")).To(ContainSubstring(releaseVersion))
 }
 
 func TestFluxInstallsThePluginFromTheCatalog(t *testing.T) {
