@@ -2,6 +2,10 @@
 // with a megabyte each, and the controller would hold all of them in memory; and all objects of a kind wait for the one goroutine that
 // decodes them. Of a large object, the informer decodes and keeps only the small fields, by which the object is found and which searches of
 // lists use. The client reads the object itself from the API server when it is needed.
+//
+// A large object meets these, in this order: NewTransport removes parts of it before an informer decodes it; Transform removes parts of what was
+// decoded; a live read refuses it after it was decoded and before it is used (boundedReader, ShowingTooLarge). What Programs have in fields that
+// are not known is counted by internal/source/render before it is decoded.
 package informercache
 
 import (

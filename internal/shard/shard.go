@@ -1,4 +1,5 @@
 // Package shard selects the objects of a controller when several controllers share a cluster by a label.
+// Why two of them never run one Stack twice, also when both have it, is at the beginning of internal/controller/update/once.go.
 package shard
 
 import (

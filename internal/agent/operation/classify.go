@@ -28,7 +28,8 @@ type cause struct {
 }
 
 // causes are tried in their order. The controller gives each reason a name (updateReasons in internal/controller/update/status.go), and the
-// Stack decides what follows: recordFailure in internal/controller/stack/result.go counts, retryDue in schedule.go waits. Before a conflict
+// Stack decides what follows: recordFailure in internal/controller/stack/result.go counts, retryDue in schedule.go waits, and decideToRetry in decide_trigger.go says whether it
+// is Stalled meanwhile. Before a conflict
 // is reported, releaseLock (engine.go) has looked whether the lock is abandoned.
 var causes = []cause{
 	{agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED, refusedLayout, true, false},

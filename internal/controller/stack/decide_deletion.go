@@ -58,6 +58,7 @@ func decideOnDeletion(o observation) decision {
 	if problem := blockedDestroy(o); problem != nil {
 		return *problem
 	}
+	// It is of all resources: desiredUpdate drops what the spec or the template selects.
 	d := decision{action: actionUpdate, wake: byUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: fresh,
 		message: "Stack marked for deletion", cause: pulumiv1.PlanForChange}
 	if o.content.problem != nil && destroyableFromState(o.stack) {

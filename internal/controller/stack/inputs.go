@@ -24,6 +24,9 @@ import (
 // namedReferences is how many changed Secrets and ConfigMaps the message of an update names at most.
 const namedReferences = 3
 
+// namedInputs is how many changed inputs the message of an update names at most.
+const namedInputs = 3
+
 // inputsNow returns the inputs that the Stack has now, as far as they were observed.
 func inputsNow(o *observation) pulumiv1.UpdateInputs {
 	now := pulumiv1.UpdateInputs{
@@ -257,5 +260,29 @@ func translateCommits(o *observation) {
 		if *commit == o.artifact.Revision {
 			*commit = o.artifact.Commit()
 		}
+	}
+}
+
+// newInputValues returns a message that names the inputs whose values are not the recorded ones; empty if there are none, or if it is not
+// known. inputs.ValueIDs hashes the values, and observeInputs reads them when an object has another version. What an update used is recorded by
+// the Update controller (startAndFollow in internal/controller/update/act.go), and then by recordResult.
+func newInputValues(o observation, recorded pulumiv1.UpdateInputs) string {
+	if recorded.InputValuesDigest == "" {
+		return ""
+	}
+	changed := inputs.Changed(o.inputs.values, recorded.InputValuesDigest)
+	switch {
+	case len(changed) == 0:
+		return ""
+	case len(changed) > namedInputs:
+		changed = append(changed[:namedInputs], fmt.Sprintf("and %d more", len(changed)-namedInputs))
+	}
+	return "Input " + strings.Join(changed, ", ") + " changed"
+}
+
+// acceptInputVersions records that the values are the same in the versions that there are now, so that they are not read again.
+func acceptInputVersions(o *observation) {
+	if last := o.stack.Status.LastUpdate; last != nil && len(o.inputs.values) > 0 && newInputValues(*o, last.Inputs()) == "" {
+		last.InputVersionsDigest = o.inputs.versions
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,9 +17,6 @@ import (
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/stackoutputs"
 )
-
-// namedInputs is how many changed inputs the message of an update names at most.
-const namedInputs = 3
 
 // inputsView is what is known of the values of spec.inputs.
 type inputsView struct {
@@ -175,27 +171,4 @@ func sameInputs(stack *pulumiv1.Stack, versions []references.Version) map[string
 		return nil
 	}
 	return inputs.Others(stack.Namespace, stack.Spec.Inputs, last.InputValuesDigest, references.NotIn(versions, last.InputVersionsDigest))
-}
-
-// newInputValues returns a message that names the inputs whose values are not the recorded ones; empty if there are none, or if it is not
-// known.
-func newInputValues(o observation, recorded pulumiv1.UpdateInputs) string {
-	if recorded.InputValuesDigest == "" {
-		return ""
-	}
-	changed := inputs.Changed(o.inputs.values, recorded.InputValuesDigest)
-	switch {
-	case len(changed) == 0:
-		return ""
-	case len(changed) > namedInputs:
-		changed = append(changed[:namedInputs], fmt.Sprintf("and %d more", len(changed)-namedInputs))
-	}
-	return "Input " + strings.Join(changed, ", ") + " changed"
-}
-
-// acceptInputVersions records that the values are the same in the versions that there are now, so that they are not read again.
-func acceptInputVersions(o *observation) {
-	if last := o.stack.Status.LastUpdate; last != nil && len(o.inputs.values) > 0 && newInputValues(*o, last.Inputs()) == "" {
-		last.InputVersionsDigest = o.inputs.versions
-	}
 }

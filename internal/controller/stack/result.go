@@ -136,7 +136,8 @@ func mayHavePendingOperations(stack *pulumiv1.Stack) bool {
 }
 
 // pruneUpdates deletes the oldest finished Updates beyond the limit, and all finished Updates that ended with a conflict. It always keeps
-// the Update that was recorded last and the one that made the plan in the status. The Update controller may delete them before, when their
+// the Update that was recorded last, the one that made the plan in the status, checks for drift, and the one whose outputs are needed
+// (KeepsOutputsOf). The Update controller may delete them before, when their
 // ttlAfterCompleted ends, see internal/controller/update/finalize.go.
 func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, recorded string) error {
 	updates, err := r.updatesOf(ctx, stack)

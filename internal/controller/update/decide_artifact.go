@@ -13,6 +13,8 @@ import (
 
 // decideOnFetchError waits for a source that has nothing to run, unless only an edit can change that, and for an artifact that the store
 // could not get. Nothing is run, and the Update does not fail, because the file may be right later under the same digest.
+// If the source has another artifact, the Stack replaces the Update (lostSource in internal/controller/stack/decide.go); a plan is made again and
+// keeps its approvals if it is equal (recordStale, plans.CarryOver).
 func decideOnFetchError(o *observation) decision {
 	var problem *source.Problem
 	switch reason, _ := source.FetchReason(o.artifact.err); {

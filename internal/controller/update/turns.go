@@ -24,6 +24,7 @@ const (
 )
 
 // turns bounds how many operations run at the same time, each of them a pulumi process with its plugins. It is nil when there is no limit.
+// fairqueue.Turns decides the order: pushAfter in internal/fairqueue/turns.go within a namespace, next in shares.go between them.
 type turns struct {
 	limit int
 	slots *fairqueue.Turns

@@ -10,7 +10,7 @@ import (
 )
 
 // A Workspace is idle when it was ready and had no operation for its idle timeout (idleIn). Then the runtime ends its agent, and in a cluster
-// its pod. The Workspace stays ready. An Update ends that: it wakes the Workspace (requestsForUpdate), idleIn returns false, and Ensure gets a
+// its pod (decideOnIdle in internal/agentruntime/pod/decide.go, after askAgent). The Workspace stays ready. An Update ends that: it wakes the Workspace (requestsForUpdate), idleIn returns false, and Ensure gets a
 // pod for it; the Update waits until then (workspaceProblem of the Update controller). With the process runtime, agents end by themselves as
 // well, while the Workspace is not idle: see agentruntime.ErrResting.
 
