@@ -116,8 +116,9 @@ func (r *Reconciler) announcePlan(stack *pulumiv1.Stack, update *autov1alpha1.Up
 	}
 }
 
-// announceStart records an event about why an Update starts, with the message of the decision (decideOnTrigger; describeDrift for a correction), and one about paths of the spec that the source does not have. Such
-// paths are not an error, because the files may be added later, but often they are a mistake.
+// announceStart records an event about why an Update starts, with the message of the decision (decideOnTrigger; describeDrift for a
+// correction), and one about paths of the spec that the source does not have. Such paths are not an error, because the files may be added
+// later, but often they are a mistake.
 func (r *Reconciler) announceStart(o *observation, d decision, update *autov1alpha1.Update) {
 	revision, digest := "", ""
 	if o.artifact != nil {
