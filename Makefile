@@ -80,7 +80,7 @@ images: ## Build the images of VERSION for all platforms: into OUTPUT/images, or
 generate: generate-code generate-reasons ## Generate what is made from other files: code, CRDs, RBAC, API reference, the chart's files, and all about reasons
 
 .PHONY: generate-code
-generate-code: generate-api generate-proto generate-rbac generate-chart
+generate-code: generate-api generate-proto generate-rbac generate-chart generate-install
 
 # The constants come first, because other code needs them. What brings an Update back is a part of what brings its Stack back.
 .PHONY: generate-reasons
@@ -122,6 +122,11 @@ generate-chart: generate-api generate-rbac
 	@rm -rf config/chart/files; mkdir -p config/chart/files/crds; \
 	cp config/crd/bases/*.yaml config/chart/files/crds/; \
 	cp config/rbac/role.yaml config/rbac/edit_role.yaml config/rbac/view_role.yaml config/rbac/approver_role.yaml config/admission/approval_by.yaml config/admission/stack_approval.yaml config/admission/update_owner.yaml config/account/service_account.yaml config/chart/files/
+
+# What the command line installs, without the definitions, which it has from config/crd.
+.PHONY: generate-install
+generate-install: generate-rbac
+	@'$(call path,kubectl)' kustomize config/default | awk -v RS='---\n' '!/\nkind: CustomResourceDefinition\n/ { printf "---\n%s", $$0 }' >config/install.yaml
 
 ##@ Release
 

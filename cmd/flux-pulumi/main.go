@@ -12,8 +12,11 @@ import (
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/command"
 )
 
-// version is set by the linker: -X main.version=v1.2.3.
-var version = "dev"
+// These are set by the linker: -X main.version=v1.2.3. A release names the images of the same version.
+var (
+	version                     = "dev"
+	controllerImage, agentImage string
+)
 
 func main() { os.Exit(run()) }
 
@@ -21,6 +24,6 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return command.Main(ctx, command.Environment{
-		Version: version, Program: os.Args[0], In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now,
+		Version: version, Program: os.Args[0], ControllerImage: controllerImage, AgentImage: agentImage, In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now,
 	}, os.Args[1:])
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,19 +26,19 @@ const (
 )
 
 // build compiles the tool, unless another process has done so while this process waited for the lock.
-func build(ctx context.Context, name string, t tool, path string, progress func(string)) error {
+func build(ctx context.Context, name string, t tool, target string, progress func(string)) error {
 	if progress == nil {
 		progress = func(string) {}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return fmt.Errorf("create the cache of %s: %w", name, err)
 	}
-	unlock, err := Lock(ctx, path+".lock")
+	unlock, err := Lock(ctx, target+".lock")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if _, err := os.Stat(path); err == nil {
+	if _, err := os.Stat(target); err == nil {
 		return nil
 	}
 	start := time.Now()
@@ -48,64 +49,97 @@ func build(ctx context.Context, name string, t tool, path string, progress func(
 	}
 	flags := []string{"-trimpath", "-tags", t.tags, "-ldflags", strings.TrimSpace("-s -w " + ldflags)}
 	module := filepath.Join(sourceDir(), t.module)
-	if t.lacking != "" {
+	if t.lacking != "" || len(t.embedded) > 0 {
 		staging, err := os.MkdirTemp("", "stack-controller-"+name+"-")
 		if err != nil {
 			return fmt.Errorf("create the directory for the source of %s: %w", name, err)
 		}
 		defer os.RemoveAll(staging)
-		if err := complete(ctx, module, t, staging); err != nil {
+		prepare := complete
+		if len(t.embedded) > 0 {
+			prepare = overlay
+		}
+		flag, err := prepare(ctx, module, t, staging)
+		if err != nil {
 			return fmt.Errorf("complete the source of %s: %w", name, err)
 		}
-		flags = append(flags, "-modfile="+filepath.Join(staging, "go.mod"))
+		flags = append(flags, flag)
 	}
-	if err := Compile(ctx, name, module, t.pkg, path+".new", flags, progress); err != nil {
+	if err := Compile(ctx, name, module, t.pkg, target+".new", flags, progress); err != nil {
 		return err
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := os.Rename(target+".new", target); err != nil {
 		return fmt.Errorf("install %s: %w", name, err)
 	}
 	progress(fmt.Sprintf("built %s in %s", name, time.Since(start).Round(time.Second)))
 	return nil
 }
 
-// complete copies the upstream module into the staging directory, adds the missing file, and writes a go.mod that uses the copy.
-func complete(ctx context.Context, module string, t tool, staging string) error {
-	list := exec.CommandContext(ctx, "go", "mod", "download", "-json", t.upstream)
-	list.Dir = module
-	list.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
-	output, err := list.Output()
+// complete copies the upstream module into the staging directory and adds the missing file. It returns the flag of a build that uses the
+// copy: Go does not accept an overlay for files of the module cache.
+func complete(ctx context.Context, module string, t tool, staging string) (flag string, err error) {
+	upstream, err := download(ctx, module, t)
 	if err != nil {
-		return fmt.Errorf("find the module %s: %w\n%s", t.upstream, err, output)
-	}
-	var found struct{ Dir string }
-	if err := json.Unmarshal(output, &found); err != nil {
-		return fmt.Errorf("read where the module %s is: %w", t.upstream, err)
+		return "", err
 	}
 	source := filepath.Join(staging, "source")
-	if err := os.CopyFS(source, os.DirFS(found.Dir)); err != nil {
-		return fmt.Errorf("copy the module %s: %w", t.upstream, err)
+	if err := os.CopyFS(source, os.DirFS(upstream)); err != nil {
+		return "", fmt.Errorf("copy the module %s: %w", t.upstream, err)
 	}
 	lacking := filepath.Join(source, filepath.FromSlash(t.lacking))
 	if err := os.MkdirAll(filepath.Dir(lacking), 0o755); err != nil {
-		return err
+		return "", err
 	}
 	if err := os.WriteFile(lacking, nil, 0o600); err != nil {
-		return err
+		return "", err
 	}
 	for _, name := range []string{"go.mod", "go.sum"} {
 		content, err := os.ReadFile(filepath.Join(module, name))
 		if err != nil {
-			return err
+			return "", err
 		}
 		if name == "go.mod" {
 			content = fmt.Appendf(content, "\nreplace %s => %s\n", t.upstream, source)
 		}
 		if err := os.WriteFile(filepath.Join(staging, name), content, 0o600); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return nil
+	return "-modfile=" + filepath.Join(staging, "go.mod"), nil
+}
+
+// overlay returns the flag of a build in which the embedded files of upstream are beside our main package.
+func overlay(ctx context.Context, module string, t tool, staging string) (flag string, err error) {
+	upstream, err := download(ctx, module, t)
+	if err != nil {
+		return "", err
+	}
+	replaced := map[string]string{}
+	for _, file := range t.embedded {
+		replaced[filepath.Join(module, path.Base(file))] = filepath.Join(upstream, filepath.FromSlash(file))
+	}
+	content, err := json.Marshal(map[string]any{"Replace": replaced})
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(staging, "overlay.json")
+	return "-overlay=" + file, os.WriteFile(file, content, 0o600)
+}
+
+// download returns the directory of the upstream module.
+func download(ctx context.Context, module string, t tool) (dir string, err error) {
+	list := exec.CommandContext(ctx, "go", "mod", "download", "-json", t.upstream)
+	list.Dir = module
+	list.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	output, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module %s: %w\n%s", t.upstream, err, output)
+	}
+	var found struct{ Dir string }
+	if err := json.Unmarshal(output, &found); err != nil {
+		return "", fmt.Errorf("read where the module %s is: %w", t.upstream, err)
+	}
+	return found.Dir, nil
 }
 
 // Compile runs go build without cgo, in the directory, for the package. If progress is not nil, it is called every now and then with the

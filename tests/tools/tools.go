@@ -21,13 +21,14 @@ import (
 
 // tool is a program and how to build it.
 type tool struct {
-	module   string // sub-directory of tests/tools
-	pkg      string // import path of its main package
-	ldflags  string // linker flags besides -s -w; $VERSION is the version of upstream (v1.2.3), $NUMBER the same without the v
-	tags     string // build tags
-	file     string // file name of the binary if it is not the name of the tool
-	upstream string // module of the program, where it is needed
-	lacking  string // path of a file that the program embeds and that upstream lacks; it is created empty
+	module   string   // sub-directory of tests/tools
+	pkg      string   // import path of its main package
+	ldflags  string   // linker flags besides -s -w; $VERSION is the version of upstream (v1.2.3), $NUMBER the same without the v
+	tags     string   // build tags
+	file     string   // file name of the binary if it is not the name of the tool
+	upstream string   // module of the program, where it is needed
+	lacking  string   // path of a file that the program embeds and that upstream lacks; it is created empty
+	embedded []string // paths of upstream's files that our main package embeds
 }
 
 var registry = map[string]tool{
@@ -54,7 +55,15 @@ var registry = map[string]tool{
 	// A language host finds in newer CLIs what the oldest one does not have, so each CLI has the host of its time.
 	"pulumi-language-yaml-oldest": {module: "pulumi-oldest", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml",
 		file: "pulumi-language-yaml", ldflags: "-checklinkname=0"},
-	"pulumi-language-yaml":    {module: "pulumi-yaml", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml"},
+	"pulumi-language-yaml": {module: "pulumi-yaml", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml"},
+	// The last version of the SDK that has the language hosts. Those of newer versions are modules of their own, which Go's proxy does not serve.
+	"pulumi-language-nodejs": {module: "pulumi-languages", pkg: "github.com/pulumi/pulumi/sdk/v3/nodejs/cmd/pulumi-language-nodejs"},
+	"pulumi-language-go":     {module: "pulumi-languages", pkg: "github.com/pulumi/pulumi/sdk/v3/go/pulumi-language-go"},
+	"pulumi-language-python": {module: "pulumi-languages", pkg: "github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python"},
+	// The plugin has the version of the SDK whose programs ask for it; the module is of the same time.
+	"pulumi-resource-kubernetes": {module: "pulumi-kubernetes", pkg: ".", upstream: "github.com/pulumi/pulumi-kubernetes/provider/v4",
+		embedded: []string{"cmd/pulumi-resource-kubernetes/schema.json", "cmd/pulumi-resource-kubernetes/terraform-mapping.json"},
+		ldflags:  "-X github.com/pulumi/pulumi-kubernetes/provider/v4/pkg/version.Version=" + KubernetesProviderVersion},
 	"source-controller":       {module: "source-controller", pkg: "github.com/fluxcd/source-controller"},
 	"notification-controller": {module: "notification-controller", pkg: "github.com/fluxcd/notification-controller"},
 	"helm-controller":         {module: "helm-controller", pkg: "github.com/fluxcd/helm-controller"},
@@ -85,6 +94,9 @@ var registry = map[string]tool{
 	"gotestsum":            {module: "gotestsum", pkg: "gotest.tools/gotestsum"},
 	"golangci-lint":        {module: "golangci-lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
 }
+
+// KubernetesProviderVersion is the version that pulumi-resource-kubernetes has: that of @pulumi/kubernetes in the programs of the tests.
+const KubernetesProviderVersion = "4.25.0"
 
 const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=$VERSION -X k8s.io/client-go/pkg/version.gitVersion=$VERSION"
 

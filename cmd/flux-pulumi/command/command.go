@@ -40,10 +40,12 @@ const (
 type Environment struct {
 	// Version is the version of the program, and Program the name by which it was called.
 	Version, Program string
-	In               io.Reader
-	Out, Err         io.Writer
-	Getenv           func(string) string
-	Now              func() time.Time
+	// ControllerImage and AgentImage are the images of this version. They are empty in a build that belongs to no release.
+	ControllerImage, AgentImage string
+	In                          io.Reader
+	Out, Err                    io.Writer
+	Getenv                      func(string) string
+	Now                         func() time.Time
 }
 
 // failure is an error with an exit code.
@@ -121,7 +123,7 @@ func (s *session) root() *cobra.Command {
 	s.flags.AddFlags(root.PersistentFlags())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.AddCommand(s.get(), s.reconcile(), s.suspend(), s.resume(), s.cancel(),
-		s.logs(), s.events(), s.tree(), s.explain(), s.diff(), s.plan(), s.outputs(), s.unlock(), s.state(), s.migrate(), s.check(), s.version())
+		s.logs(), s.events(), s.tree(), s.explain(), s.diff(), s.plan(), s.outputs(), s.unlock(), s.state(), s.migrate(), s.check(), s.version(), s.install(), s.uninstall(), s.quickstart())
 	_ = root.RegisterFlagCompletionFunc("namespace", s.completeNamespaces) // fails for a flag that does not exist
 	return root
 }

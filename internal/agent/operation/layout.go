@@ -23,8 +23,9 @@ var refusedLayout = regexp.MustCompile(`PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ER
 	`a stack name may only contain [^\n]*: invalid character '/'`)
 
 const (
-	// upgradeState says how to upgrade a backend. Without the variable, or with a later version, pulumi refuses this command as well.
-	upgradeState = "Suspend all Stacks of this backend, back it up, and run once, with pulumi 3.61 to 3.274.1: " +
+	// upgradeState says how to upgrade a backend. Before 3.112, pulumi does not know the flag; without the variable, or with a later version,
+	// it refuses the command as well.
+	upgradeState = "Suspend all Stacks of this backend, back it up, and run once, with pulumi 3.112 to 3.274.1: " +
 		"PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 pulumi state upgrade --yes. Then request an update"
 	oldLayout = "the backend has the layout of Pulumi before 3.61. " + upgradeState + ". To upgrade later, use an image with such a version, set " +
 		"PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR to \"1\" in envRefs, and use the name of the stack without its organization and project"

@@ -84,7 +84,7 @@ func TestBackendInTheOldLayoutIsLeftAsItIs(t *testing.T) {
 		f.Expect(f.succeed(up, ignore).GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
 	}
 
-	// The command of the message works, with a CLI that the message names.
-	f.oldestWith([]string{"PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1"}, "state", "upgrade", "--yes")
+	// The command of the message works with an older CLI. The oldest one asks in place of taking --yes.
+	f.oldestWith("yes\n", []string{"PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1"}, "state", "upgrade")
 	f.Expect(f.succeed(up).GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
 }

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -54,19 +55,20 @@ func (f *fixture) lock(host string, pid int, since time.Time) (path string) {
 // pulumi runs the CLI as a user does, in the directory of the program.
 func (f *fixture) pulumi(args ...string) {
 	f.t.Helper()
-	f.exec(tool(f.t, "pulumi"), nil, args...)
+	f.exec(tool(f.t, "pulumi"), "", nil, args...)
 }
 
-// oldestWith is pulumi with the oldest CLI, and more environment variables.
-func (f *fixture) oldestWith(env []string, args ...string) {
+// oldestWith is pulumi with the oldest CLI, what it reads from its standard input, and more environment variables.
+func (f *fixture) oldestWith(input string, env []string, args ...string) {
 	f.t.Helper()
-	f.exec(tool(f.t, "pulumi-oldest"), env, args...)
+	f.exec(tool(f.t, "pulumi-oldest"), input, env, args...)
 }
 
-func (f *fixture) exec(pulumi string, env []string, args ...string) {
+func (f *fixture) exec(pulumi, input string, env []string, args ...string) {
 	f.t.Helper()
 	cmd := exec.CommandContext(f.t.Context(), pulumi, append([]string{"--non-interactive"}, args...)...)
 	cmd.Dir = f.project
+	cmd.Stdin = strings.NewReader(input)
 	cmd.Env = append(os.Environ(), "PULUMI_HOME="+filepath.Join(f.home, ".pulumi"), "PULUMI_BACKEND_URL=file://"+f.state,
 		"PULUMI_CONFIG_PASSPHRASE="+passphrase, "PATH="+filepath.Dir(f.options.Pulumi)+":"+os.Getenv("PATH"))
 	cmd.Env = append(cmd.Env, env...)

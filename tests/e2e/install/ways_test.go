@@ -2,6 +2,7 @@ package install_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +22,7 @@ import (
 const imageTag = "test"
 
 // ways is the number of tests that install the controller on the cluster.
-const ways = 5
+const ways = 6
 
 func TestKubectlInstallsAControllerThatDeploysAStack(t *testing.T) {
 	suite.Long(t, "installs on a cluster with a node")
@@ -100,6 +101,107 @@ func TestHelmInstallsAControllerThatDeploysAStack(t *testing.T) {
 	c.run(t, nil, helm, "uninstall", "stack-controller", "--namespace=flux-system", "--wait", timeout)
 	c.kubectl(t, "get", "customresourcedefinition/stacks.pulumi.com") // Helm keeps the definitions
 	c.deleteDefinitions(t)
+}
+
+func TestTheCommandLineInstallsAControllerThatDeploysAStack(t *testing.T) {
+	suite.Long(t, "installs on a cluster with a node")
+	g := NewWithT(t)
+	c := onCluster(t)
+	program, err := programs.Path(t.Context(), programs.CommandLine, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	run := func(args ...string) (output string, code int) {
+		cmd := c.Command(t.Context(), program, args...)
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+c.KubeconfigPath)
+		combined, err := cmd.CombinedOutput()
+		t.Logf("flux-pulumi %s\n%s", strings.Join(args, " "), combined)
+		if _, ended := errors.AsType[*exec.ExitError](err); !ended {
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		return string(combined), cmd.ProcessState.ExitCode()
+	}
+	images := []string{"--image=stack-controller/stack-controller:" + imageTag, "--agent-image=stack-controller/stack-controller-agent:" + imageTag}
+	install := append([]string{"install"}, images...)
+
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"install"}, 2, "this build belongs to no release"},
+		{append(install, "--namespace=elsewhere"), 2, "make an overlay of config/default"},
+		{append(install, "--as=nobody"), 1, "you are not allowed"},
+		{append(install, "--as=viewer"), 1, "nothing was changed: apply CustomResourceDefinition"},
+		{append(install, "--export"), 0, "kind: ValidatingAdmissionPolicyBinding"},
+	} {
+		output, code := run(test.args...)
+		g.Expect(output).To(ContainSubstring(test.says))
+		g.Expect(code).To(Equal(test.code))
+		if test.says == "you are not allowed" {
+			c.kubectl(t, "create", "clusterrolebinding", "viewer", "--clusterrole=view", "--user=viewer")
+			c.kubectl(t, "create", "clusterrole", "namespaces", "--verb=get", "--resource=namespaces")
+			c.kubectl(t, "create", "clusterrolebinding", "viewer-of-namespaces", "--clusterrole=namespaces", "--user=viewer")
+		}
+	}
+	_, err = c.Kubectl(t.Context(), "get", "customresourcedefinition/stacks.pulumi.com")
+	g.Expect(err).To(HaveOccurred())
+
+	for range 2 { // the second one changes nothing
+		output, code := run(install...)
+		g.Expect(output).To(ContainSubstring("stack-controller is installed"))
+		g.Expect(code).To(BeZero())
+	}
+	const name = "with-cli"
+	c.deployStack(t, name, name)
+	c.awaitStack(t, name, name)
+	output, code := run("uninstall", "--yes")
+	g.Expect(output).To(ContainSubstring("there are Stacks (1): " + name + "/greeting"))
+	g.Expect(code).To(Equal(1))
+	c.removeStack(t, name)
+	c.kubectl(t, "delete", "namespace/"+name, "persistentvolume/"+name, timeout)
+
+	c.kubectl(t, "label", "deployment/stack-controller", "--namespace=flux-system", "app.kubernetes.io/managed-by=Helm", "--overwrite")
+	output, code = run(install...)
+	g.Expect(output).To(ContainSubstring("helm upgrade"))
+	g.Expect(code).To(Equal(1))
+	output, code = run("uninstall", "--yes")
+	g.Expect(output).To(ContainSubstring("Helm"))
+	g.Expect(code).To(Equal(1))
+	c.kubectl(t, "label", "deployment/stack-controller", "--namespace=flux-system", "app.kubernetes.io/managed-by-")
+
+	c.claimQuickstart(t)
+	output, code = run("quickstart", "--image="+c.workspace)
+	g.Expect(output).To(And(ContainSubstring(`greeting: "Hello, world!"`), ContainSubstring("Stack pulumi-quickstart/hello (dev)")))
+	g.Expect(code).To(BeZero())
+	output, code = run("quickstart", "--delete")
+	g.Expect(output).To(ContainSubstring("the example is deleted"))
+	g.Expect(code).To(BeZero())
+
+	output, code = run("uninstall", "--yes")
+	g.Expect(output).To(ContainSubstring("stack-controller is uninstalled"))
+	g.Expect(code).To(BeZero())
+	for _, object := range []string{"deployment/stack-controller", "clusterrole/stack-controller", "customresourcedefinition/stacks.pulumi.com"} {
+		g.Expect(c.kubectl(t, "get", object, "--namespace=flux-system", "--ignore-not-found", "--output=name")).To(BeEmpty())
+	}
+	c.kubectl(t, "delete", "clusterrolebinding/viewer", "clusterrolebinding/viewer-of-namespaces", "clusterrole/namespaces", "persistentvolume/pulumi-quickstart")
+}
+
+// claimQuickstart creates the volume for the claim of the quickstart, as a StorageClass would.
+func (c *realCluster) claimQuickstart(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	state := filepath.Join(c.dir, "state-quickstart")
+	g.Expect(os.Mkdir(state, 0o700)).To(Succeed())
+	g.Expect(os.Chmod(state, 0o777)).To(Succeed(), "for the user of the workspace pod")
+	output, err := c.KubectlInput(t.Context(), `apiVersion: v1
+kind: PersistentVolume
+metadata: {name: pulumi-quickstart}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  claimRef: {namespace: pulumi-quickstart, name: state}
+  hostPath: {path: `+state+`}
+`, "apply", "--filename=-")
+	g.Expect(err).NotTo(HaveOccurred(), output)
 }
 
 func TestPulumiInstallsAControllerThatDeploysAStack(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/images"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
+	"github.com/stack-controller/stack-controller/tests/framework/packagemirror"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -43,6 +44,8 @@ type Options struct {
 	ControllerArgs []string
 	// WithNotificationController also runs Flux's notification-controller, and sends events to it.
 	WithNotificationController bool
+	// WithLanguages also puts the image for programs in other languages than YAML on the node, and starts a mirror of their packages.
+	WithLanguages bool
 	// WithoutController leaves out stack-controller and its CRDs, for tests that install them.
 	WithoutController bool
 }
@@ -54,6 +57,8 @@ type System struct {
 	Cluster *cluster.Cluster
 	// Images are the images on the node.
 	Images Images
+	// Packages is the mirror of packages, when the options ask for languages.
+	Packages *packagemirror.Mirror
 
 	options Options
 }
@@ -63,6 +68,8 @@ type Images struct {
 	Controller, Agent, Pulumi, Busybox, SourceController images.Image
 	// NotificationController is set when the options ask for it.
 	NotificationController images.Image
+	// Languages is set when the options ask for it.
+	Languages images.Image
 }
 
 // Start builds the images, starts the cluster and installs everything. It returns when stack-controller is ready. When it fails, it stops
@@ -90,11 +97,23 @@ func (s *System) start(ctx context.Context) (err error) {
 	if s.options.WithoutController {
 		clusterOptions.CRDs = []string{}
 	}
+	if s.options.WithLanguages {
+		clusterOptions.Images = append(clusterOptions.Images, s.Images.Languages.Tar)
+	}
 	if s.Cluster, err = cluster.Start(ctx, clusterOptions); err != nil {
 		return err
 	}
 	if s.Apps, err = s.newApps(); err != nil {
 		return err
+	}
+	if s.options.WithLanguages {
+		listener, err := s.Cluster.Listen("tcp", s.Cluster.NodeAddress+":0")
+		if err != nil {
+			return fmt.Errorf("listen for pods that install packages: %w", err)
+		}
+		if s.Packages, err = packagemirror.Start(ctx, listener); err != nil {
+			return errors.Join(err, listener.Close())
+		}
 	}
 	if err := s.Cluster.InstallFlux(ctx, s.Images.SourceController); err != nil {
 		return err
@@ -132,6 +151,9 @@ func (s *System) buildImages(ctx context.Context) error {
 	}
 	if s.options.WithNotificationController {
 		builds[&s.Images.NotificationController] = images.NotificationController
+	}
+	if s.options.WithLanguages {
+		builds[&s.Images.Languages] = images.Languages
 	}
 	for target, build := range builds {
 		group.Go(func() (err error) {
@@ -177,6 +199,9 @@ func (s *System) newApps() (*localsystem.Apps, error) {
 func (s *System) Stop() error {
 	if s.Apps != nil {
 		s.Git.Stop()
+	}
+	if s.Packages != nil {
+		s.Packages.Stop()
 	}
 	return s.Cluster.Stop()
 }

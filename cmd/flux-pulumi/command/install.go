@@ -1,0 +1,329 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/config"
+)
+
+const (
+	// controllerName is the name of the Deployment.
+	controllerName = "stack-controller"
+	// shownProblems bounds how many problems of one kind a message has.
+	shownProblems = 5
+)
+
+// installation has the flags of install.
+type installation struct {
+	controller, agent string
+	export            bool
+	timeout           time.Duration
+}
+
+func (s *session) install() *cobra.Command {
+	i := &installation{controller: s.ControllerImage, agent: s.AgentImage}
+	cmd := &cobra.Command{
+		Use: "install", Short: "Install stack-controller, or upgrade it",
+		Long: "Apply the manifests of the version of this program, server-side, in the namespace flux-system, and wait until the\n" +
+			"controller runs. Nothing is changed if you lack a right, or if Helm or Flux manages the installation.",
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if i.controller == "" || i.agent == "" {
+				return usage(cmd, errors.New("this build belongs to no release: name its images with --image and --agent-image"))
+			}
+			if namespace := *s.flags.Namespace; namespace != "" && namespace != config.Namespace {
+				return usage(cmd, fmt.Errorf("it is installed in the namespace %s: for another one, make an overlay of config/default", config.Namespace))
+			}
+			objects, err := config.Objects(i.controller, i.agent)
+			if err != nil {
+				return err
+			}
+			if i.export {
+				return s.exportObjects(objects)
+			}
+			return s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
+				return s.applyInstallation(ctx, c, objects, i.timeout)
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringVar(&i.controller, "image", i.controller, "The image of the controller, for example in a mirror.")
+	cmd.Flags().StringVar(&i.agent, "agent-image", i.agent, "The image of the agent.")
+	cmd.Flags().BoolVar(&i.export, "export", false, "Print the manifests instead.")
+	cmd.Flags().DurationVar(&i.timeout, "timeout", defaultTimeout, "The longest time to wait.")
+	return cmd
+}
+
+func (s *session) exportObjects(objects []*unstructured.Unstructured) error {
+	for _, object := range objects {
+		content, err := yaml.Marshal(object.Object)
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", named(object), err)
+		}
+		s.out.Line("---\n%s", strings.TrimSuffix(string(content), "\n"))
+	}
+	return nil
+}
+
+// named is the kind and name of an object, for a message.
+func named(object client.Object) string {
+	return object.GetObjectKind().GroupVersionKind().Kind + " " + object.GetName()
+}
+
+func (s *session) applyInstallation(ctx context.Context, c *cluster, objects []*unstructured.Unstructured, timeout time.Duration) error {
+	s.log.Step("checking the cluster")
+	if err := s.checkBefore(ctx, c); err != nil {
+		return err
+	}
+	if err := c.tryAll(ctx, objects); err != nil {
+		return err
+	}
+	s.log.Step("installing %s in namespace %s", s.Version, config.Namespace)
+	for _, object := range objects {
+		before := object.DeepCopy()
+		if err := c.apply(ctx, before); err != nil {
+			return err
+		}
+	}
+	s.log.Success("%d objects are applied", len(objects))
+	if err := s.awaitDeployment(ctx, c, timeout); err != nil {
+		return err
+	}
+	s.log.Success("stack-controller is installed")
+	return nil
+}
+
+// checkBefore returns an error if something else manages an installation, or if the namespace does not exist.
+func (s *session) checkBefore(ctx context.Context, c *cluster) error {
+	namespace := &corev1.Namespace{}
+	switch err := c.read(ctx, client.ObjectKey{Name: config.Namespace}, namespace); {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("the namespace %s does not exist: install Flux first, with 'flux install', or create the namespace to use stack-controller without Flux",
+			config.Namespace)
+	case err != nil:
+		return err
+	}
+	s.checkFlux(ctx, c)
+	deployments := &appsv1.DeploymentList{}
+	if err := c.list(ctx, deployments); err != nil {
+		return err
+	}
+	for i := range deployments.Items {
+		if err := checkOther(&deployments.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkFlux says which version of source-controller is there.
+func (s *session) checkFlux(ctx context.Context, c *cluster) {
+	source := &appsv1.Deployment{}
+	switch err := c.read(ctx, client.ObjectKey{Namespace: config.Namespace, Name: "source-controller"}, source); {
+	case apierrors.IsNotFound(err):
+		s.log.Warning("Flux's source-controller is not installed: Stacks can use git and Programs, but no Flux sources. Install it with 'flux install'")
+	case err != nil:
+		s.log.Warning("Flux cannot be checked: %s", err)
+	default:
+		s.log.Success("Flux's source-controller: %s", imageOf(source))
+	}
+}
+
+// checkOther returns an error if the Deployment is another installation, or one that something else manages.
+func checkOther(deployment *appsv1.Deployment) error {
+	key, labels := client.ObjectKeyFromObject(deployment), deployment.Labels
+	switch {
+	case strings.Contains(imageOf(deployment), operatorName) && replicasOf(deployment) > 0:
+		return fmt.Errorf("the Pulumi Kubernetes Operator runs in Deployment %s: two controllers must not work on the same Stacks. See 'migrate --help'", key)
+	case labels[controllerLabel] != controllerName:
+		return nil
+	case key != client.ObjectKey{Namespace: config.Namespace, Name: controllerName}:
+		return fmt.Errorf("stack-controller is already installed as Deployment %s", key)
+	case labels["app.kubernetes.io/managed-by"] == "Helm":
+		return fmt.Errorf("stack-controller was installed with Helm: upgrade it with 'helm upgrade'")
+	case labels["kustomize.toolkit.fluxcd.io/name"] != "":
+		return fmt.Errorf("stack-controller was installed by Flux: change Kustomization %s/%s, or its source",
+			labels["kustomize.toolkit.fluxcd.io/namespace"], labels["kustomize.toolkit.fluxcd.io/name"])
+	}
+	return nil
+}
+
+// tryAll applies the objects in a way that changes nothing, and returns everything that the API server has against it.
+func (c *cluster) tryAll(ctx context.Context, objects []*unstructured.Unstructured) error {
+	var problems []string
+	for _, object := range objects {
+		if err := c.apply(ctx, object.DeepCopy(), client.DryRunAll); err != nil {
+			problems = append(problems, err.Error())
+		}
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf("nothing was changed: %s", shorten(problems))
+}
+
+// shorten joins the first lines of a list.
+func shorten(all []string) string {
+	shown := all[:min(len(all), shownProblems)]
+	if more := len(all) - len(shown); more > 0 {
+		shown = append(slices.Clone(shown), fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(shown, "; ")
+}
+
+// apply applies an object server-side. It takes over fields that others own: the manifests are the whole truth about these objects.
+func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured, options ...client.ApplyOption) error {
+	options = append(options, client.FieldOwner(fieldOwner), client.ForceOwnership)
+	return call(ctx, func(ctx context.Context) error {
+		return c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), options...)
+	}, "apply %s", named(object))
+}
+
+// awaitDeployment waits until the controller of the new version runs.
+func (s *session) awaitDeployment(ctx context.Context, c *cluster, timeout time.Duration) error {
+	deployment := &appsv1.Deployment{}
+	return s.await(ctx, timeout, "stack-controller", func(ctx context.Context) (progress, error) {
+		if err := c.read(ctx, client.ObjectKey{Namespace: config.Namespace, Name: controllerName}, deployment); err != nil {
+			return progress{}, err
+		}
+		wanted, status := replicasOf(deployment), deployment.Status
+		now := progress{
+			state: "waiting until the controller runs", detail: fmt.Sprintf("%d of %d available", status.AvailableReplicas, wanted),
+			done: status.ObservedGeneration >= deployment.Generation && status.UpdatedReplicas == wanted && status.AvailableReplicas == wanted &&
+				status.Replicas == wanted,
+		}
+		if problem := c.podProblem(ctx, deployment); problem != "" && !now.done {
+			now.detail += ", " + problem
+		}
+		return now, nil
+	})
+}
+
+// podProblem returns why a container of the Deployment waits, if it is known.
+func (c *cluster) podProblem(ctx context.Context, deployment *appsv1.Deployment) string {
+	pods := &corev1.PodList{}
+	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+	if err != nil {
+		return ""
+	}
+	options := []client.ListOption{client.InNamespace(deployment.Namespace), client.MatchingLabelsSelector{Selector: selector}}
+	if err := c.list(ctx, pods, options...); err != nil {
+		return ""
+	}
+	for i := range pods.Items {
+		for _, status := range pods.Items[i].Status.ContainerStatuses {
+			if waiting := status.State.Waiting; waiting != nil && waiting.Message != "" {
+				return waiting.Reason + ": " + waiting.Message
+			}
+		}
+	}
+	return ""
+}
+
+func (s *session) uninstall() *cobra.Command {
+	var yes bool
+	timeout := defaultTimeout
+	cmd := &cobra.Command{
+		Use: "uninstall", Short: "Uninstall stack-controller",
+		Long: "Delete the objects that install applies, with the custom resource definitions, and so all Programs, Workspaces,\n" +
+			"Updates and Approvals. It refuses while there are Stacks: delete them first, so that the controller can destroy\n" +
+			"what they have deployed, if they say so.",
+		Args: arguments(cobra.NoArgs),
+		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
+			return s.removeInstallation(ctx, c, yes, timeout)
+		}),
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask.")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait.")
+	return cmd
+}
+
+func (s *session) removeInstallation(ctx context.Context, c *cluster, yes bool, timeout time.Duration) error {
+	if err := c.expectNoStacks(ctx); err != nil {
+		return err
+	}
+	deployment := &appsv1.Deployment{}
+	err := c.read(ctx, client.ObjectKey{Namespace: config.Namespace, Name: controllerName}, deployment)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if err == nil {
+		if err := checkOther(deployment); err != nil {
+			return err
+		}
+	}
+	if !yes {
+		if err := s.confirm("This deletes stack-controller with all Programs, Workspaces, Updates and Approvals. Do you want it?", "nothing was deleted"); err != nil {
+			return err
+		}
+	}
+	objects, err := config.Objects("", "")
+	if err != nil {
+		return err
+	}
+	slices.Reverse(objects) // the definitions come last
+	isDefinition := func(object *unstructured.Unstructured) bool { return object.GetKind() == "CustomResourceDefinition" }
+	first := slices.IndexFunc(objects, isDefinition)
+	for _, object := range objects[:first] {
+		if err := c.remove(ctx, object); err != nil {
+			return err
+		}
+	}
+	// Without a controller, a Stack that somebody has created meanwhile would never go.
+	if err := c.expectNoStacks(ctx); err != nil {
+		return fmt.Errorf("the controller is gone, but %w. To go on, run install again", err)
+	}
+	for _, definition := range objects[first:] {
+		if err := c.remove(ctx, definition); err != nil {
+			return err
+		}
+	}
+	err = s.await(ctx, timeout, "the end of stack-controller", func(ctx context.Context) (progress, error) {
+		for _, object := range objects {
+			switch err := c.read(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()); {
+			case err == nil:
+				return progress{state: "waiting for the end of " + named(object)}, nil
+			case !apierrors.IsNotFound(err) && !apimeta.IsNoMatchError(err):
+				return progress{}, err
+			}
+		}
+		return progress{done: true}, nil
+	})
+	if err == nil {
+		s.log.Success("stack-controller is uninstalled")
+	}
+	return err
+}
+
+// expectNoStacks returns an error if the cluster has Stacks.
+func (c *cluster) expectNoStacks(ctx context.Context) error {
+	stacks := &pulumiv1.StackList{}
+	switch err := c.list(ctx, stacks); {
+	case apimeta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case len(stacks.Items) == 0:
+		return nil
+	}
+	names := make([]string, 0, len(stacks.Items))
+	for i := range stacks.Items {
+		names = append(names, client.ObjectKeyFromObject(&stacks.Items[i]).String())
+	}
+	return fmt.Errorf("there are Stacks (%d): %s", len(names), shorten(names))
+}

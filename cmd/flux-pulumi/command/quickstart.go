@@ -1,0 +1,196 @@
+package command
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+const (
+	// quickstartNamespace is the namespace of the example, and quickstartName the name of its Program and Stack.
+	quickstartNamespace = "pulumi-quickstart"
+	quickstartName      = "hello"
+	// quickstartTimeout includes the time in which a node pulls the image of Pulumi.
+	quickstartTimeout = 10 * time.Minute
+
+	stateMount       = "/state"
+	passphraseSecret = "pulumi"
+	passphraseKey    = "passphrase"
+	stateClaim       = "state"
+)
+
+// quickstartLabels mark the namespace as one that this program may delete.
+var quickstartLabels = map[string]string{
+	"app.kubernetes.io/managed-by": fieldOwner, "app.kubernetes.io/part-of": quickstartNamespace,
+	"pod-security.kubernetes.io/enforce": "restricted",
+}
+
+func (s *session) quickstart() *cobra.Command {
+	var image string
+	var remove bool
+	timeout := quickstartTimeout
+	cmd := &cobra.Command{
+		Use: "quickstart", Short: "Deploy an example, and see what a Stack looks like",
+		Long: "Create the namespace " + quickstartNamespace + " with a Program, a Stack, a volume for its state and a passphrase, wait until\n" +
+			"the Stack is deployed, and show it. It needs no account and no provider. With --delete, all of it is deleted again.",
+		Args: arguments(cobra.NoArgs),
+		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
+			c.namespace = quickstartNamespace
+			if remove {
+				return s.endQuickstart(ctx, c, timeout)
+			}
+			return s.beginQuickstart(ctx, c, image, timeout)
+		}),
+	}
+	cmd.Flags().StringVar(&image, "image", "", "An image with Pulumi, instead of the default one.")
+	cmd.Flags().BoolVar(&remove, "delete", false, "Delete the example.")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait.")
+	return cmd
+}
+
+func (s *session) beginQuickstart(ctx context.Context, c *cluster, image string, timeout time.Duration) error {
+	switch found, err := c.quickstartNamespace(ctx); {
+	case err != nil:
+		return err
+	case found == nil:
+		namespace := &corev1.Namespace{Name: quickstartNamespace, Labels: quickstartLabels}
+		if err := c.create(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	s.log.Step("creating a Program and a Stack in namespace %s", quickstartNamespace)
+	for _, object := range quickstartObjects(image) {
+		switch err := c.create(ctx, object); {
+		case apierrors.IsAlreadyExists(err):
+			s.log.Step("%s is there already", c.kindOf(object)+" "+object.GetName())
+		case err != nil:
+			return err
+		}
+	}
+	stack, err := s.awaitStack(ctx, c, c.key(quickstartName), timeout, "", "")
+	if err != nil {
+		return err
+	}
+	s.log.Success("Stack %s/%s is deployed", quickstartNamespace, quickstartName)
+	tree := &treeOf{session: s, cluster: c, limit: treeUpdates}
+	root, err := tree.build(ctx, stack)
+	if err != nil {
+		return err
+	}
+	s.out.Line("")
+	s.out.Tree(root)
+	s.out.Line("\nOutputs")
+	for _, name := range slices.Sorted(maps.Keys(stack.Status.Outputs)) {
+		s.out.Line("  %s: %s", name, stack.Status.Outputs[name].Raw)
+	}
+	name := invocation(s.Program)
+	s.out.Line("\nBreak it, and let it be explained:")
+	s.out.Line(`  kubectl patch program %s -n %s --type=merge -p '{"program": {"outputs": {"greeting": "${nobody}"}}}'`, quickstartName, quickstartNamespace)
+	s.out.Line("  %s explain stack %s -n %s", name, quickstartName, quickstartNamespace)
+	s.out.Line("\nDelete it:")
+	s.out.Line("  %s quickstart --delete", name)
+	return nil
+}
+
+// quickstartNamespace returns the namespace of the example, or nil if there is none. A namespace of the same name that somebody else has
+// created is an error.
+func (c *cluster) quickstartNamespace(ctx context.Context) (*corev1.Namespace, error) {
+	namespace := &corev1.Namespace{}
+	switch err := c.read(ctx, client.ObjectKey{Name: quickstartNamespace}, namespace); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case namespace.Labels["app.kubernetes.io/managed-by"] != fieldOwner:
+		return nil, fmt.Errorf("the namespace %s exists, and was not created by this command", quickstartNamespace)
+	}
+	return namespace, nil
+}
+
+// quickstartObjects returns the objects of the example.
+func quickstartObjects(image string) []client.Object {
+	claim := &corev1.PersistentVolumeClaim{
+		Namespace: quickstartNamespace, Name: stateClaim,
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}
+	secret := &corev1.Secret{Namespace: quickstartNamespace, Name: passphraseSecret, StringData: map[string]string{passphraseKey: rand.Text()}}
+	program := &pulumiv1.Program{Namespace: quickstartNamespace, Name: quickstartName}
+	program.Program.Configuration = map[string]pulumiv1.Configuration{"name": {Type: "string"}}
+	program.Program.Outputs = map[string]apiextensionsv1.JSON{
+		"greeting": {Raw: []byte(`"Hello, ${name}!"`)},
+		"deployed": {Raw: []byte(`"stack ${pulumi.stack} of project ${pulumi.project}"`)},
+	}
+	stack := &pulumiv1.Stack{
+		Namespace: quickstartNamespace, Name: quickstartName,
+		Spec: pulumiv1.StackSpec{
+			Stack: "dev", ProgramRef: &pulumiv1.ProgramReference{Name: quickstartName}, Backend: "file://" + stateMount, DestroyOnFinalize: true,
+			Config: map[string]apiextensionsv1.JSON{"name": {Raw: []byte(`"world"`)}},
+			EnvRefs: map[string]pulumiv1.ResourceRef{"PULUMI_CONFIG_PASSPHRASE": {
+				Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: passphraseSecret, Key: passphraseKey},
+			}},
+			WorkspaceTemplate: &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{
+				Image: image,
+				PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
+					Volumes: []corev1.Volume{{Name: stateClaim,
+						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: stateClaim}}},
+					Containers: []corev1.Container{{
+						Name: autov1alpha1.PulumiContainerName, VolumeMounts: []corev1.VolumeMount{{Name: stateClaim, MountPath: stateMount}},
+					}},
+				}},
+			}},
+		},
+	}
+	return []client.Object{secret, claim, program, stack}
+}
+
+// endQuickstart deletes the Stack, which destroys what it has deployed, and then the namespace.
+func (s *session) endQuickstart(ctx context.Context, c *cluster, timeout time.Duration) error {
+	namespace, err := c.quickstartNamespace(ctx)
+	if err != nil {
+		return err
+	}
+	if namespace == nil {
+		s.log.Success("there is no namespace %s", quickstartNamespace)
+		return nil
+	}
+	for _, object := range []client.Object{&pulumiv1.Stack{Namespace: quickstartNamespace, Name: quickstartName}, namespace} {
+		name := c.kindOf(object) + " " + object.GetName()
+		s.log.Step("deleting %s", name)
+		if err := c.remove(ctx, object); err != nil {
+			return err
+		}
+		err := s.await(ctx, timeout, "the end of "+name, func(ctx context.Context) (progress, error) {
+			switch err := c.read(ctx, client.ObjectKeyFromObject(object), object); {
+			case apierrors.IsNotFound(err):
+				return progress{done: true}, nil
+			case err != nil:
+				return progress{}, err
+			}
+			if stack, ok := object.(*pulumiv1.Stack); ok {
+				return c.progressOf(ctx, stack), nil
+			}
+			return progress{state: "waiting for the end of " + name}, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.log.Success("the example is deleted")
+	return nil
+}

@@ -1,0 +1,45 @@
+package languages_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+)
+
+func TestNginxInGo(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	const name = "nginx-go"
+	// The mirror has the modules that are in the module cache of this machine.
+	download := exec.CommandContext(ctx, "go", "mod", "download")
+	download.Dir = filepath.Join("testdata", name)
+	output_, err := download.CombinedOutput()
+	g.Expect(err).NotTo(HaveOccurred(), string(output_))
+
+	app, ready := deploy(t, name, project(t, name), withImage, func(stack *pulumiv1.Stack) { stack.Spec.DestroyOnFinalize = true })
+	deployment := &appsv1.Deployment{}
+	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: output(g, ready, "name")}, deployment)).To(Succeed())
+	g.Expect(deployment.Status.ReadyReplicas).To(BeEquivalentTo(1))
+
+	// What is wrong with a commit is said as the compiler says it.
+	stack := commit(t, app, gitserver.Files{"more.go": "package main\n\nvar port int = \"eighty\"\n"})
+	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateFailed))
+	t.Log(stack.Status.LastUpdate.Message)
+	g.Expect(stack.Status.LastUpdate.Message).To(MatchRegexp(`more\.go:3:16: cannot use "eighty" .* as int value`))
+
+	stack = commit(t, app, gitserver.Files{"more.go": "package main\n"})
+	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), stack.Status.LastUpdate.Message)
+	g.Expect(system.Client.Delete(ctx, stack)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(system.Client.Get(ctx, app.Key(), &pulumiv1.Stack{})).NotTo(Succeed())
+	}).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
+	g.Expect(client.IgnoreNotFound(system.Client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment))).To(Succeed())
+	g.Expect(deployment.DeletionTimestamp != nil || deployment.UID == "").To(BeTrue(), "the Deployment is deleted")
+}

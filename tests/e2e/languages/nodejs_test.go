@@ -1,0 +1,305 @@
+package languages_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
+)
+
+// canary is a secret that no status, event or log may have.
+const canary = "canary-of-the-languages-61f0"
+
+// withImage gives the program an image that is on the node.
+func withImage(stack *pulumiv1.Stack) {
+	stack.Spec.Config = map[string]apiextensionsv1.JSON{"image": value(system.Images.Busybox.Reference)}
+}
+
+func value(v any) apiextensionsv1.JSON {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return apiextensionsv1.JSON{Raw: raw}
+}
+
+// The program that the documents of the former operator begin with, as they deploy it: from git, with the rights of the pod's ServiceAccount.
+func TestNginxInTypeScript(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	const name = "nginx-typescript"
+	app, stack := provide(t, name, project(t, name))
+	withImage(stack)
+	stack.Spec.DestroyOnFinalize = true
+	direct := stack.DeepCopy()
+	direct.Name, direct.Spec.Stack, direct.Spec.FluxSource = "direct", "direct", nil
+	direct.Spec.GitSource = pulumiv1.GitSource{ProjectRepo: app.Repository.URL, Branch: gitserver.Branch}
+	g.Expect(system.Client.Create(ctx, stack)).To(Succeed())
+	g.Expect(system.Client.Create(ctx, direct)).To(Succeed())
+	for _, one := range []*pulumiv1.Stack{stack, direct} {
+		ready := waitReady(t, &localsystem.App{Namespace: name, Name: one.Name, Repository: app.Repository})
+		g.Expect(ready.Status.LastUpdate.ResourceChanges).To(HaveKeyWithValue("create", BeEquivalentTo(2)))
+		deployment := &appsv1.Deployment{}
+		g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: output(g, ready, "name")}, deployment)).To(Succeed())
+		g.Expect(deployment.Status.ReadyReplicas).To(BeEquivalentTo(1))
+	}
+
+	g.Expect(system.Client.Delete(ctx, stack)).To(Succeed())
+	g.Expect(system.Client.Delete(ctx, direct)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(client.IgnoreNotFound(system.Client.Get(ctx, app.Key(), &pulumiv1.Stack{}))).To(Succeed())
+		left := &pulumiv1.StackList{}
+		g.Expect(system.Client.List(ctx, left, client.InNamespace(name))).To(Succeed())
+		g.Expect(left.Items).To(BeEmpty())
+		deployments := &appsv1.DeploymentList{}
+		g.Expect(system.Client.List(ctx, deployments, client.InNamespace(name))).To(Succeed())
+		g.Expect(deployments.Items).To(BeEmpty())
+	}).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
+}
+
+// output returns an output of the Stack that is a string.
+func output(g Gomega, stack *pulumiv1.Stack, name string) (text string) {
+	g.Expect(stack.Status.Outputs).To(HaveKey(name))
+	g.Expect(json.Unmarshal(stack.Status.Outputs[name].Raw, &text)).To(Succeed())
+	return text
+}
+
+func digestOf(text string) string {
+	hash := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(hash[:])
+}
+
+// A program with components, resources of its own, secrets, and structured configuration is installed once, and again when its lock file
+// changes.
+func TestProgramIsInstalledOnceForItsLockFile(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	const name = "features"
+	app, stack := provide(t, name, project(t, name))
+	g.Expect(system.Client.Create(ctx, &corev1.Secret{
+		Namespace: name, Name: "app", StringData: map[string]string{"password": canary},
+	})).To(Succeed())
+	stack.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": localsystem.SecretRef("app", "password")}
+	stack.Spec.Config = map[string]apiextensionsv1.JSON{
+		"text": value("first"), "settings": value(map[string]any{"zones": []string{"a", "b"}, "size": 3}),
+	}
+	g.Expect(system.Client.Create(ctx, stack)).To(Succeed())
+	ready := waitReady(t, app)
+	g.Expect(ready.Status.LastUpdate.ResourceChanges).To(HaveKeyWithValue("create", BeEquivalentTo(4)))
+	g.Expect(output(g, ready, "local")).To(Equal(digestOf("first")))
+	g.Expect(ready.Status.Outputs["settings"].Raw).To(MatchJSON(`{"zones": ["a", "b"], "size": 3}`))
+	for _, secret := range []string{"both", "echo"} {
+		g.Expect(output(g, ready, secret)).To(Equal("[secret]"))
+	}
+	expectNoCanary(t, name)
+
+	install := func() []string { return installed(t, name) }
+	before := install()
+	index := project(t, name)["index.ts"]
+	stack = commit(t, app, gitserver.Files{"index.ts": index + "\nexport const added = true;\n"})
+	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), stack.Status.LastUpdate.Message)
+	g.Expect(stack.Status.Outputs).To(HaveKey("added"))
+	g.Expect(install()).To(Equal(before), "a commit that changes only the program does not install it again")
+
+	lock := project(t, name)["package-lock.json"]
+	stack = commit(t, app, gitserver.Files{"package-lock.json": lock + "\n"})
+	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), stack.Status.LastUpdate.Message)
+	g.Expect(install()).NotTo(Equal(before))
+}
+
+// installed returns the time at which the packages of the program in the workspace were installed.
+func installed(t *testing.T, namespace string) []string {
+	t.Helper()
+	// npm writes this file at the end of each installation.
+	out, err := system.Cluster.Kubectl(t.Context(), "exec", "--namespace="+namespace, namespace+"-workspace-0", "--container=pulumi", "--",
+		"sh", "-c", `find / -path '*/node_modules/.package-lock.json' -not -path '/usr/*' -not -path '/proc/*' 2>/dev/null | xargs stat -c '%n %y'`)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return []string{out}
+}
+
+// expectNoCanary searches everything that others can read of the namespace for the secret.
+func expectNoCanary(t *testing.T, namespace string) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	for _, args := range [][]string{
+		{"get", "stacks.pulumi.com,workspaces.auto.pulumi.com,updates.auto.pulumi.com,events,events.events.k8s.io,configmaps,pods", "--output=yaml"},
+		{"logs", namespace + "-workspace-0", "--all-containers"},
+	} {
+		out, err := system.Cluster.Kubectl(ctx, append(args, "--namespace="+namespace)...)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).NotTo(ContainSubstring(canary))
+	}
+	log, err := system.ControllerLog(ctx, -1)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(log).NotTo(ContainSubstring(canary))
+}
+
+// A Stack reads what another one has as its output, with a StackReference.
+func TestStackReferenceInTypeScript(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	const name = "stack-reference"
+	files := project(t, "features", gitserver.Files{"index.ts": `import * as pulumi from "@pulumi/pulumi";
+const config = new pulumi.Config();
+const other = config.get("other");
+export const given = other ? new pulumi.StackReference(other).requireOutput("given") : config.require("value");
+`})
+	app, giver := provide(t, name, files)
+	taker := giver.DeepCopy()
+	giver.Spec.Config = map[string]apiextensionsv1.JSON{"value": value("forty-two")}
+	taker.Name, taker.Spec.Stack = "taker", "taker"
+	taker.Spec.Config = map[string]apiextensionsv1.JSON{"other": value("organization/features/dev")}
+	taker.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: giver.Name}}
+	g.Expect(system.Client.Create(ctx, taker)).To(Succeed())
+	g.Expect(system.Client.Create(ctx, giver)).To(Succeed())
+	ready := waitReady(t, &localsystem.App{Namespace: name, Name: "taker", Repository: app.Repository})
+	g.Expect(output(g, ready, "given")).To(Equal("forty-two"))
+}
+
+// What is wrong with a program is said with the place in it, in the words of its language, and on one line.
+func TestProgramsOfNodeThatFail(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		files   gitserver.Files
+		change  func(*pulumiv1.Stack)
+		message string
+	}{
+		"type-error": {
+			files:   gitserver.Files{"index.ts": "const port: number = \"eighty\";\nexport { port };\n"},
+			message: `index\.ts[(:]1.*error TS2322: Type 'string' is not assignable to type 'number'`,
+		},
+		"syntax-error": {
+			files:   gitserver.Files{"index.ts": "export const port = ;\n"},
+			message: `index\.ts[(:]1.*error TS1109: Expression expected`,
+		},
+		"throws": {
+			files:   gitserver.Files{"index.ts": "throw new Error(\"no region is set\");\n"},
+			message: `no region is set`,
+		},
+		"failing-apply": {
+			files: gitserver.Files{"index.ts": `import * as pulumi from "@pulumi/pulumi";
+export const length = pulumi.output("a").apply(text => { throw new Error("cannot count " + text); });
+`},
+			message: `cannot count a`,
+		},
+		"missing-config": {
+			files: gitserver.Files{"index.ts": `import * as pulumi from "@pulumi/pulumi";
+export const region = new pulumi.Config().require("region");
+`},
+			message: `Missing required configuration variable 'features:region'`,
+		},
+		"not-in-package-json": {
+			files:   gitserver.Files{"index.ts": "import { chunk } from \"lodash\";\nexport const chunks = chunk([1, 2], 1);\n"},
+			message: `Cannot find module 'lodash'`,
+		},
+		"no-such-package": {
+			files: gitserver.Files{"package.json": `{"main": "index.ts", "dependencies": {"@pulumi/no-such-package": "1.0.0"}}`,
+				"package-lock.json": `{}`},
+			message: `@pulumi/no-such-package`,
+		},
+		"never-ends": {
+			files: gitserver.Files{"index.ts": "setInterval(() => undefined, 1000);\nexport const port = new Promise(() => undefined);\n"},
+			change: func(stack *pulumiv1.Stack) {
+				stack.Spec.Timeout = &metav1.Duration{Duration: 3 * time.Minute}
+			},
+			message: `3m0s|3m`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			app, stack := provide(t, name, project(t, "features", test.files))
+			stack.Spec.RetryInterval = &metav1.Duration{Duration: time.Hour}
+			if test.change != nil {
+				test.change(stack)
+			}
+			g.Expect(system.Client.Create(t.Context(), stack)).To(Succeed())
+			message := awaitFailure(t, app.Key())
+			t.Log(message)
+			g.Expect(message).To(MatchRegexp(test.message))
+			g.Expect(message).NotTo(ContainSubstring("\n"))
+			g.Expect(len(message)).To(BeNumerically("<", 1000))
+		})
+	}
+}
+
+// A project is found, installed and run wherever its package is in the repository.
+func TestPlacesOfPackages(t *testing.T) {
+	t.Parallel()
+	const program = "import { word } from \"./words\";\nexport const said = word;\n"
+	lock := func() string { return project(t, "features")["package-lock.json"] }
+	workspaces := `{"name": "root", "private": true, "workspaces": ["packages/*"]}`
+	words := gitserver.Files{"packages/words/package.json": `{"name": "words", "version": "1.0.0", "main": "index.js"}`,
+		"packages/words/index.js": "exports.word = \"hello\";\n"}
+	member := func() gitserver.Files {
+		all := gitserver.Files{"package.json": workspaces}
+		for path, content := range project(t, "features") {
+			if path != "package-lock.json" {
+				all["packages/app/"+path] = content
+			}
+		}
+		all["packages/app/index.ts"] = "const { word } = require(\"words\");\nexport const said = word;\n"
+		return all
+	}
+	for name, test := range map[string]struct {
+		files  gitserver.Files
+		change func(*pulumiv1.Stack)
+	}{
+		"main-in-a-subdirectory": {files: project(t, "features", gitserver.Files{
+			"Pulumi.yaml": "name: features\nruntime: nodejs\nmain: source/\n", "index.ts": "", "package.json": "{}", "package-lock.json": "{}",
+			"source/package.json": project(t, "features")["package.json"], "source/package-lock.json": lock(), "source/tsconfig.json": project(t, "features")["tsconfig.json"],
+			"source/index.ts": program, "source/words.ts": "export const word = \"hello\";\n",
+		})},
+		"javascript": {files: project(t, "features", gitserver.Files{"index.ts": "", "index.js": "exports.said = \"hello\";\n",
+			"package.json": `{"main": "index.js", "dependencies": {"@pulumi/pulumi": "3.276.0"}}`, "package-lock.json": "{}", "tsconfig.json": "{}"})},
+		"npm-workspace": {files: merged(member(), words), change: inDirectory("packages/app")},
+		"yarn-workspace": {files: merged(member(), words, gitserver.Files{"yarn.lock": ""}), change: func(stack *pulumiv1.Stack) {
+			inDirectory("packages/app")(stack)
+			stack.Spec.EnvRefs["PULUMI_PREFER_YARN"] = literal("true")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			app, stack := provide(t, name, test.files)
+			if test.change != nil {
+				test.change(stack)
+			}
+			g.Expect(system.Client.Create(t.Context(), stack)).To(Succeed())
+			ready := waitReady(t, app)
+			g.Expect(output(g, ready, "said")).To(Equal("hello"), "%s", conditions.GetMessage(ready, "Ready"))
+		})
+	}
+}
+
+func inDirectory(dir string) func(*pulumiv1.Stack) {
+	return func(stack *pulumiv1.Stack) { stack.Spec.FluxSource.Dir = dir }
+}
+
+func merged(all ...gitserver.Files) gitserver.Files {
+	result := gitserver.Files{}
+	for _, files := range all {
+		for path, content := range files {
+			if _, twice := result[path]; twice {
+				panic(fmt.Sprintf("%s is there twice", path))
+			}
+			result[path] = content
+		}
+	}
+	return result
+}
