@@ -2,10 +2,12 @@ package config_test
 
 import (
 	"os/exec"
+	"reflect"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"github.com/stack-controller/stack-controller/config"
@@ -20,24 +22,21 @@ func TestObjectsAreThoseOfTheDefaultInstallation(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	images := strings.NewReplacer("stack-controller/stack-controller:latest", "mirror.example/controller@sha256:1",
 		"stack-controller/stack-controller-agent:latest", "mirror.example/agent:v1")
-	wanted := map[string]any{}
+	wanted := map[string]map[string]any{}
 	for document := range strings.SplitSeq(images.Replace(string(output)), "\n---\n") {
-		var object map[string]any
-		g.Expect(yaml.Unmarshal([]byte(document), &object)).To(Succeed())
-		wanted[nameOf(object)] = object
+		object := &unstructured.Unstructured{}
+		g.Expect(yaml.Unmarshal([]byte(document), object)).To(Succeed())
+		wanted[nameOf(object)] = object.Object
 	}
 
 	objects, err := config.Objects("mirror.example/controller@sha256:1", "mirror.example/agent:v1")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(objects).To(HaveLen(len(wanted)))
 	for _, object := range objects {
-		g.Expect(object.Object).To(Equal(wanted[nameOf(object.Object)]), "run make generate")
+		g.Expect(reflect.DeepEqual(object.Object, wanted[nameOf(object)])).To(BeTrue(), "run make generate: %s differs", nameOf(object))
 	}
 }
 
-func nameOf(object map[string]any) string {
-	metadata, _ := object["metadata"].(map[string]any)
-	kind, _ := object["kind"].(string)
-	name, _ := metadata["name"].(string)
-	return kind + " " + name
+func nameOf(object *unstructured.Unstructured) string {
+	return object.GetKind() + " " + object.GetName()
 }

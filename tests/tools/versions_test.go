@@ -41,6 +41,8 @@ var listed = []struct{ what, directory, module string }{
 	{"Pulumi CLI, the oldest", "pulumi-oldest", "github.com/pulumi/pulumi/pkg/v3"},
 	{"Pulumi YAML", "pulumi-yaml", "github.com/pulumi/pulumi-yaml"},
 	{"Pulumi YAML, the oldest", "pulumi-oldest", "github.com/pulumi/pulumi-yaml"},
+	{"Pulumi's language hosts for Node.js, Go and Python", "pulumi-languages", "github.com/pulumi/pulumi/sdk/v3"},
+	{"Pulumi's provider for Kubernetes", "pulumi-kubernetes", "github.com/pulumi/pulumi-kubernetes/provider/v4"},
 	{"Helm", "helm", "helm.sh/helm/v3"},
 	{"SPIRE", "spire", "github.com/spiffe/spire"},
 	{"Prometheus", "prometheus", "github.com/prometheus/prometheus"},

@@ -131,7 +131,7 @@ func quickstartObjects(image string) []client.Object {
 	}
 	secret := &corev1.Secret{Namespace: quickstartNamespace, Name: passphraseSecret, StringData: map[string]string{passphraseKey: rand.Text()}}
 	program := &pulumiv1.Program{Namespace: quickstartNamespace, Name: quickstartName}
-	program.Program.Configuration = map[string]pulumiv1.Configuration{"name": {Type: "string"}}
+	program.Program.Config = map[string]apiextensionsv1.JSON{"name": {Raw: []byte(`{"type": "string"}`)}}
 	program.Program.Outputs = map[string]apiextensionsv1.JSON{
 		"greeting": {Raw: []byte(`"Hello, ${name}!"`)},
 		"deployed": {Raw: []byte(`"stack ${pulumi.stack} of project ${pulumi.project}"`)},

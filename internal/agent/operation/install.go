@@ -77,7 +77,11 @@ func (o *operation) install(ctx context.Context) error {
 	case err != nil: // It took too long.
 		return failed(agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, "%s", err)
 	case res.Code != 0:
-		return classifyAs(res, agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, "pulumi install")
+		f := classifyAs(res, agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, "pulumi install")
+		if text := installerText(res); text != "" && !strings.Contains(f.message, text) {
+			f.message += ": " + text
+		}
+		return f
 	case digest == "":
 		return nil
 	}

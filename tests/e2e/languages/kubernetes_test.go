@@ -81,20 +81,21 @@ func TestProgramWithTheProviderForKubernetes(t *testing.T) {
 		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.DriftCheckAnnotation, "third")
 	})
 	planned := await(t, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
-		g.Expect(conditions.GetReason(stack, "Ready")).To(Equal(pulumiv1.ApprovalRequiredReason), conditions.GetMessage(stack, "Ready"))
+		g.Expect(stack.Status.Plan).NotTo(BeNil())
+		g.Expect(stack.Status.Plan.State).To(Equal(pulumiv1.PlanPending))
 	})
-	t.Log(conditions.GetMessage(planned, "Ready"))
+	g.Expect(planned.Status.Plan.Operation).To(Equal(pulumiv1.ApprovedDriftCorrection))
 	g.Expect(system.Client.Get(ctx, client.ObjectKeyFromObject(settings), settings)).To(Succeed())
 	g.Expect(settings.Data).To(HaveKeyWithValue("hello", "theirs"))
 	g.Expect(system.Client.Create(ctx, &autov1alpha1.Approval{
 		Namespace: name, GenerateName: "yes-",
 		Spec: autov1alpha1.ApprovalSpec{
-			Update: planned.Status.Plan.Name, Digest: planned.Status.Plan.Digest, Decision: autov1alpha1.ApprovalApprove,
+			Update: planned.Status.Plan.Name, Digest: planned.Status.Plan.Digest, Decision: autov1alpha1.ApprovalApprove, By: "admin",
 		},
 	})).To(Succeed())
 	await(t, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		correct(g)
-		g.Expect(conditions.IsReady(stack)).To(BeTrue(), conditions.GetMessage(stack, "Ready"))
+		g.Expect(stack.Status.Plan.State).To(Equal(pulumiv1.PlanApplied))
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -58,6 +59,20 @@ func project(t *testing.T, name string, others ...gitserver.Files) gitserver.Fil
 	return files
 }
 
+// named gives each project the name of its test: all tests share one backend.
+func named(name string, files gitserver.Files) gitserver.Files {
+	result := gitserver.Files{}
+	for path, content := range files {
+		if filepath.Base(path) == "Pulumi.yaml" {
+			content = projectName.ReplaceAllString(content, "name: "+name)
+		}
+		result[path] = content
+	}
+	return result
+}
+
+var projectName = regexp.MustCompile(`(?m)^name: .*$`)
+
 // provide creates a namespace for an app, in which the program may do what the ClusterRole edit allows, and returns the app with a Stack that
 // is not created yet. The namespace is removed when the test ends.
 func provide(t *testing.T, name string, files gitserver.Files) (*localsystem.App, *pulumiv1.Stack) {
@@ -67,7 +82,7 @@ func provide(t *testing.T, name string, files gitserver.Files) (*localsystem.App
 		namespace := &corev1.Namespace{Name: name}
 		g.Expect(client.IgnoreNotFound(system.Client.Delete(context.Background(), namespace))).To(Succeed())
 	})
-	app, stack, err := system.Provide(ctx, name, files)
+	app, stack, err := system.Provide(ctx, name, named(name, files))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(system.Client.Create(ctx, &rbacv1.RoleBinding{
 		Namespace: name, Name: "programs",

@@ -305,7 +305,7 @@ func (t *table) add(name string, cells []string) {
 const (
 	// tutorialBegin is the heading after which the test runs the commands. The cluster of the tests already has what the tutorial installs
 	// before it.
-	tutorialBegin = "\n## Create a namespace, a Secret and a volume\n"
+	tutorialBegin = "\n## See a first Stack\n"
 	// tutorialEnd is the first command that is not run.
 	tutorialEnd = "```sh\nkind delete cluster\n"
 	// tutorialNamespace is the namespace in the tutorial.
@@ -325,8 +325,10 @@ func TestTutorialWorksAsItIsWritten(t *testing.T) {
 	suite.Long(t, "runs the commands of the tutorial")
 	t.Parallel()
 	g := NewWithT(t)
-	removeNamespaceAtEnd(t, g, tutorialNamespace)
-	provideVolume(t, g)
+	for _, namespace := range []string{tutorialNamespace, "pulumi-quickstart"} {
+		removeNamespaceAtEnd(t, g, namespace)
+		provideVolume(t, g, namespace)
+	}
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", "tutorial.md"))
 	g.Expect(err).NotTo(HaveOccurred())
 	_, commands, found := strings.Cut(string(content), tutorialBegin)
@@ -334,11 +336,12 @@ func TestTutorialWorksAsItIsWritten(t *testing.T) {
 	commands, _, found = strings.Cut(commands, tutorialEnd)
 	g.Expect(found).To(BeTrue())
 	for _, replacement := range append(tutorialReplacements, [2]string{"pulumi/pulumi:3.250.0-nonroot", system.Images.Pulumi.Reference},
+		[2]string{"flux pulumi quickstart\n", "flux pulumi quickstart --image=" + system.Images.Pulumi.Reference + "\n"},
 		[2]string{"image: busybox:1.37\n", "image: " + system.Images.Busybox.Reference + "\n      imagePullPolicy: Never\n"}) {
 		g.Expect(commands).To(ContainSubstring(replacement[0]))
 		commands = strings.ReplaceAll(commands, replacement[0], replacement[1])
 	}
-	plugin := buildCommandLine(t, g, "kubectl-pulumi")
+	plugin := buildCommandLine(t, g, "flux-pulumi")
 	outputs := 0
 	for _, block := range tutorialBlock.FindAllStringSubmatch(commands, -1) {
 		printed, err := shell(t.Context(), filepath.Dir(plugin), block[1])
@@ -354,21 +357,21 @@ func TestTutorialWorksAsItIsWritten(t *testing.T) {
 			g.Expect(printed).To(MatchRegexp(shown.Replace(regexp.QuoteMeta(strings.TrimSpace(block[2])))), block[1])
 		}
 	}
-	g.Expect(outputs).To(Equal(3))
+	g.Expect(outputs).To(Equal(4))
 }
 
 // shown turns an output that the tutorial shows into a regular expression: "…" stands for omitted text in a line, or for omitted lines.
 var shown = strings.NewReplacer("\n…\n", "\n(?s:.*)", "…", ".*")
 
 // provideVolume creates the volume for the claim of the tutorial, as a storage class does in other clusters.
-func provideVolume(t *testing.T, g *WithT) {
+func provideVolume(t *testing.T, g *WithT, namespace string) {
 	volume := &corev1.PersistentVolume{
-		Name: "tutorial",
+		Name: namespace,
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			ClaimRef:                      &corev1.ObjectReference{Namespace: tutorialNamespace, Name: "state"},
+			ClaimRef:                      &corev1.ObjectReference{Namespace: namespace, Name: "state"},
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: system.StateDir()}},
 		},
 	}
@@ -376,8 +379,8 @@ func provideVolume(t *testing.T, g *WithT) {
 	t.Cleanup(func() { g.Expect(system.Client.Delete(context.Background(), volume)).To(Succeed()) })
 }
 
-// shell runs shell commands that call kubectl as administrator, and returns all that they print. kubectl finds its plugins in the directory
-// plugins.
+// shell runs shell commands that call kubectl as administrator, and returns all that they print. kubectl and flux find their plugins in the
+// directory plugins.
 func shell(ctx context.Context, plugins, commands string) (string, error) {
 	kubectl, err := tools.Path(ctx, "kubectl", nil)
 	if err != nil {
@@ -385,7 +388,7 @@ func shell(ctx context.Context, plugins, commands string) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
-	script := fmt.Sprintf("set -eu\nkubectl() { %q \"$@\"; }\n%s", kubectl, commands)
+	script := fmt.Sprintf("set -eu\nkubectl() { %q \"$@\"; }\nflux() { plugin=$1; shift; \"flux-$plugin\" \"$@\"; }\n%s", kubectl, commands)
 	cmd := system.Cluster.Command(ctx, "sh", "-c", script)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+system.Cluster.KubeconfigPath, "KUBECACHEDIR="+filepath.Join(system.Cluster.Dir, "kubectl"),
 		"PATH="+plugins+":"+os.Getenv("PATH"))

@@ -24,7 +24,8 @@ func main() {
 					TerminationGracePeriodSeconds: pulumi.Int(1),
 					Containers: corev1.ContainerArray{&corev1.ContainerArgs{
 						Name: pulumi.String("nginx"), Image: pulumi.String(config.Require(ctx, "image")),
-						Command: pulumi.ToStringArray([]string{"sleep", "3600"}),
+						ImagePullPolicy: pulumi.String("IfNotPresent"),
+						Command:         pulumi.ToStringArray([]string{"sleep", "3600"}),
 						SecurityContext: &corev1.SecurityContextArgs{
 							AllowPrivilegeEscalation: pulumi.Bool(false),
 							Capabilities:             &corev1.CapabilitiesArgs{Drop: pulumi.ToStringArray([]string{"ALL"})},

@@ -16,6 +16,7 @@ const deployment = new k8s.apps.v1.Deployment("nginx", {
                 containers: [{
                     name: "nginx",
                     image: config.require("image"),
+                    imagePullPolicy: "IfNotPresent",
                     command: ["sleep", "3600"],
                     securityContext: { allowPrivilegeEscalation: false, capabilities: { drop: ["ALL"] } },
                 }],
