@@ -150,6 +150,10 @@ test-all: install-test-tools bin/suite ## Run all tests, also those that need a 
 	@go run ./tests/tools/install $(MORE_TOOLS) >/dev/null
 	@bin/suite -race=$(RACE) -groups='$(ONLY)' long
 
+.PHONY: test-languages
+test-languages: install-test-tools ## Run the tests of programs in TypeScript, Go and other languages, with the image in TEST_ASSET_LANGUAGES_IMAGE if it is set
+	go test ./tests/e2e/languages -count=1 -timeout=90m
+
 .PHONY: bin/suite
 bin/suite:
 	@mkdir -p bin

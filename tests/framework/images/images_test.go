@@ -201,6 +201,10 @@ func TestCommandLineIsReleasedForEveryPlatformAndTheSameEachTime(t *testing.T) {
 	native := "linux_" + runtime.GOARCH
 	files := unpackArchive(t, read(output, archiveOf(native)))
 	g.Expect(runProgram(t, files["flux-pulumi"].content, "version")).To(Equal("flux-pulumi " + releaseVersion + "\n"))
+	manifests := runProgram(t, files["flux-pulumi"].content, "install", "--export")
+	for _, image := range []string{"stack-controller", "stack-controller-agent"} {
+		g.Expect(manifests).To(ContainSubstring("registry.example.com/flux/" + image + ":" + releaseVersion + "\n"))
+	}
 	again := releaseCLI(t, "linux/"+runtime.GOARCH)
 	g.Expect(bytes.Equal(read(again, archiveOf(native)), read(output, archiveOf(native)))).To(BeTrue(), "another build of the same source")
 }
