@@ -145,6 +145,15 @@ func TestUsersCannotSteerTheCLIByItsEnvironment(t *testing.T) {
 	}
 }
 
+// The compiled code stays below the agent's home, unless somebody chose another place, or none.
+func TestCompiledCodeOfNodeStaysInTheWorkspace(t *testing.T) {
+	g := NewWithT(t)
+	for chosen, wanted := range map[string]string{"": "/agent/.automation/node", "NODE_COMPILE_CACHE=": "", "NODE_COMPILE_CACHE=/cache": "/cache"} {
+		r := &Runner{cli: &cli.CLI{Path: "/opt/pulumi/bin/pulumi"}, options: Options{Home: "/agent", Environ: []string{chosen}}}
+		g.Expect(r.baseEnvironment()).To(HaveKeyWithValue("NODE_COMPILE_CACHE", wanted))
+	}
+}
+
 func TestMessagesAreBoundedAndReadable(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(oneLine(" first line:\n  second.\n\n third \n fourth,\nfifth ")).To(Equal("first line: second. third; fourth, fifth"))

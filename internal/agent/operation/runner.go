@@ -13,6 +13,7 @@
 //	                                 reads it, and a record of each CLI process that did not end in an orderly way; while an
 //	                                 operation runs that saves or carries out a plan, Pulumi's file
 //	.automation/installed/<digest>   one file per set of dependencies that is installed
+//	.automation/node/                what Node.js has compiled
 //	.automation/events/<random>/     the engine's events while an operation runs, of a CLI that cannot stream them
 //
 // While an operation runs, the source tree is as it was delivered: the configuration is written to the stack's directory and passed with

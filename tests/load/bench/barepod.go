@@ -27,24 +27,30 @@ const (
 	sharedPrefix = "bare-"
 )
 
-// bareProgram makes the program on standard input the program that pulumi runs.
+// bareProgram makes the file on standard input the file FILE of the program that pulumi runs.
 const bareProgram = `set -e
 mkdir -p ` + bareHome + `/program
 cd ` + bareHome + `/program
-cat >Pulumi.yaml
+cat >"$FILE"
 `
 
 // bareInit creates the named stacks.
-const bareInit = bareProgram + `for stack; do pulumi stack init --non-interactive "$stack"; done`
+const bareInit = bareProgram + `for stack; do pulumi stack select --create --non-interactive "$stack"; done`
 
 // bareUp updates the named stacks, all at once. It takes the time inside the container, so that the time to enter the container does not
 // count. It prints the uptime of the machine before and after the updates, and the output of "times": the processor time of the shell,
-// which is close to zero, and that of its children.
-const bareUp = bareProgram + `read start _ </proc/uptime
-for stack; do
-	pulumi up --yes --skip-preview --non-interactive --stack "$stack" >"/tmp/$stack" 2>&1 || { cat "/tmp/$stack" >&2; kill $$; } &
-done
-wait
+// which is close to zero, and that of its children. A shell ignores interrupts in what it runs in the background, and old language hosts
+// then end 5 s late, so one update alone is in the foreground.
+const bareUp = bareProgram + `up() {
+	pulumi up --yes --skip-preview --non-interactive --stack "$1" >"/tmp/$1" 2>&1 || { cat "/tmp/$1" >&2; kill $$; }
+}
+read start _ </proc/uptime
+if [ $# = 1 ]; then
+	up "$1"
+else
+	for stack; do up "$stack" & done
+	wait
+fi
 read end _ </proc/uptime
 echo "$start $end"
 times`
@@ -54,6 +60,7 @@ type barePod struct {
 	system *podsystem.System
 	pod    *corev1.Pod
 	stacks []string // stacks that are updated at the same time
+	file   string   // the file of the program that changes
 }
 
 // bareUpdate holds the duration and the processor time of "pulumi up".
@@ -98,19 +105,26 @@ func bareSpec(system *podsystem.System, namespace, name string) *corev1.Pod {
 
 // startBarePod creates the pod, waits until it is ready, and creates stacks in it: one, and as many more as are updated at once.
 func startBarePod(ctx context.Context, system *podsystem.System, namespace string, many int, files gitserver.Files) (*barePod, error) {
-	b := &barePod{system: system, pod: bareSpec(system, namespace, "bare")}
+	b := &barePod{system: system, pod: bareSpec(system, namespace, "bare"), file: "Pulumi.yaml"}
 	for i := range many {
 		b.stacks = append(b.stacks, fmt.Sprintf("%s%d", sharedPrefix, i))
 	}
-	if err := system.Client.Create(ctx, b.pod); err != nil {
-		return nil, fmt.Errorf("create the bare pod: %w", err)
-	}
-	_, err := system.Cluster.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=120s", "--namespace="+namespace, "pod/"+b.pod.Name)
-	if err != nil {
+	if err := b.start(ctx); err != nil {
 		return nil, err
 	}
-	_, err = b.shell(ctx, bareInit, files, append(b.stacks, bareStack)...)
+	_, err := b.shell(ctx, bareInit, files, append(b.stacks, bareStack)...)
 	return b, err
+}
+
+// start creates the pod and waits until it is ready.
+func (b *barePod) start(ctx context.Context) error {
+	env := &b.pod.Spec.Containers[0].Env
+	*env = append(*env, corev1.EnvVar{Name: "FILE", Value: b.file})
+	if err := b.system.Client.Create(ctx, b.pod); err != nil {
+		return fmt.Errorf("create the bare pod: %w", err)
+	}
+	_, err := b.system.Cluster.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=120s", "--namespace="+b.pod.Namespace, "pod/"+b.pod.Name)
+	return err
 }
 
 // up runs "pulumi up" of the files.
@@ -137,10 +151,15 @@ func (b *barePod) upAll(ctx context.Context, files gitserver.Files, stacks ...st
 	return parseBare(output)
 }
 
-// shell runs a script in the pod. The program, which is one file, is the script's standard input.
+// shell runs a script in the pod. The file of the program that changes is the script's standard input.
 func (b *barePod) shell(ctx context.Context, script string, files gitserver.Files, args ...string) (string, error) {
+	return b.run(ctx, script, files[b.file], args...)
+}
+
+// run runs a script in the pod with a standard input.
+func (b *barePod) run(ctx context.Context, script, input string, args ...string) (string, error) {
 	command := []string{"exec", "--stdin", "--namespace=" + b.pod.Namespace, b.pod.Name, "--", "sh", "-c", script, "sh"}
-	return b.system.Cluster.KubectlInput(ctx, files["Pulumi.yaml"], append(command, args...)...)
+	return b.system.Cluster.KubectlInput(ctx, input, append(command, args...)...)
 }
 
 // parseBare parses the output of bareUp.

@@ -1,6 +1,6 @@
 // Command bench measures, in one run on one machine, the overhead of stack-controller. Each measurement has a counterpart without
 // stack-controller: the time from a commit to the success of its Stack beside a bare "pulumi up" of the same program, in processes and in
-// pods; a push that a webhook announces; ten Stacks that follow one commit; the cost of an idle agent; the creation of a new Stack; and the
+// pods, also of a program in TypeScript, and its first deployment with npm; a push that a webhook announces; ten Stacks that follow one commit; the cost of an idle agent; the creation of a new Stack; and the
 // artifact store beside a bare download. It also measures the work in goroutines that all tenants share. Run it with "make bench".
 //
 // It fails if a limit is exceeded, unless other programs kept the machine busy.
@@ -28,6 +28,7 @@ type settings struct {
 	processes   bool  // measure the process runtime and the artifact store
 	pods        bool  // measure the pod runtime
 	sharedWork  bool  // measure the work in goroutines that all tenants share
+	typescript  bool  // measure a program in TypeScript, in pods
 	agentVolume bool  // mount the agent into pods as an image volume
 }
 
@@ -46,6 +47,7 @@ func parse(args []string) (settings, error) {
 	flags.BoolVar(&s.processes, "processes", true, "measure the process runtime and the artifact store")
 	flags.BoolVar(&s.agentVolume, "agent-image-volume", false, "start the controller with --agent-image-volume")
 	flags.BoolVar(&s.sharedWork, "shared-work", true, "measure the work in goroutines that all tenants share")
+	flags.BoolVar(&s.typescript, "typescript", true, "measure a program in TypeScript, in pods; its tools take long to build the first time")
 	flags.BoolVar(&s.pods, "pods", true, "measure the pod runtime, which needs root")
 	if err := flags.Parse(args); err != nil {
 		return s, err

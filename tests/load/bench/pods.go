@@ -19,6 +19,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/podsystem"
 	"github.com/stack-controller/stack-controller/tests/load/measure"
@@ -69,7 +70,7 @@ type podBench struct {
 // benchPods measures the pod runtime.
 func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
 	system, err := podsystem.Start(ctx, podsystem.Options{
-		Log: out,
+		Log: out, WithLanguages: s.typescript,
 		// The gate is for the tenant that causes as much load as it can.
 		ControllerArgs: []string{"--feature-gates=ExternalArtifact=true", fmt.Sprintf("--agent-image-volume=%t", s.agentVolume)},
 	})
@@ -78,7 +79,11 @@ func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.W
 	}
 	defer func() { err = errors.Join(err, system.Stop()) }()
 	b := &podBench{settings: s, system: system, limits: limits, out: out, pods: restarts{}}
-	for _, part := range []func(context.Context) error{b.coldStarts, b.commits, b.many, b.idleness, b.unrestarted, b.tenants} {
+	parts := []func(context.Context) error{b.coldStarts, b.commits, b.many, b.idleness, b.unrestarted, b.tenants}
+	if s.typescript {
+		parts = slices.Insert(parts, 0, b.typescript)
+	}
+	for _, part := range parts {
 		if err := part(ctx); err != nil {
 			return err
 		}
@@ -89,9 +94,14 @@ func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.W
 // provide creates a namespace with a GitRepository that is ready, and returns a Stack for it that is not created yet. The Stack's calls of
 // pulumi are logged.
 func (b *podBench) provide(ctx context.Context, name string) (*localsystem.App, *pulumiv1.Stack, error) {
+	return b.provideProject(ctx, name, program("first"))
+}
+
+// provideProject is provide with the files of another project.
+func (b *podBench) provideProject(ctx context.Context, name string, files gitserver.Files) (*localsystem.App, *pulumiv1.Stack, error) {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
-	app, stack, err := b.system.Provide(ctx, name, program("first"))
+	app, stack, err := b.system.Provide(ctx, name, files)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -77,6 +77,8 @@ type subject struct {
 	app   *localsystem.App
 	calls *callLog
 	bare  func(context.Context, gitserver.Files) (time.Duration, error)
+	// program returns the files of the program with an output, program if it is nil.
+	program func(output string) gitserver.Files
 }
 
 // measurements holds the measured times, one entry per run.
@@ -102,12 +104,16 @@ var phaseNames = []string{
 func measureCommits(ctx context.Context, name string, runs int, s subject) (*measurements, error) {
 	warm := &measurements{phases: make([]measure.Samples, len(phaseNames))}
 	m := &measurements{phases: make([]measure.Samples, len(phaseNames))}
+	source := s.program
+	if source == nil {
+		source = program
+	}
 	for run := range runs + 1 {
 		target := m
 		if run == 0 {
 			target = warm
 		}
-		files := program(fmt.Sprintf("%s-%d", name, run))
+		files := source(fmt.Sprintf("%s-%d", name, run))
 		duration, err := s.bare(ctx, files)
 		if err != nil {
 			return nil, err
