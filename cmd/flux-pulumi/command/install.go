@@ -119,6 +119,12 @@ func (s *session) checkBefore(ctx context.Context, c *cluster) error {
 		return err
 	}
 	s.checkFlux(ctx, c)
+	return c.checkOthers(ctx)
+}
+
+// checkOthers returns an error if there is another installation in the cluster, or one that something else manages. All share the custom
+// resource definitions.
+func (c *cluster) checkOthers(ctx context.Context) error {
 	deployments := &appsv1.DeploymentList{}
 	if err := c.list(ctx, deployments); err != nil {
 		return err
@@ -153,7 +159,7 @@ func checkOther(deployment *appsv1.Deployment) error {
 	case labels[controllerLabel] != controllerName:
 		return nil
 	case key != client.ObjectKey{Namespace: config.Namespace, Name: controllerName}:
-		return fmt.Errorf("stack-controller is already installed as Deployment %s", key)
+		return fmt.Errorf("stack-controller is installed as Deployment %s, not by this program", key)
 	case labels["app.kubernetes.io/managed-by"] == "Helm":
 		return fmt.Errorf("stack-controller was installed with Helm: upgrade it with 'helm upgrade'")
 	case labels["kustomize.toolkit.fluxcd.io/name"] != "":
@@ -257,15 +263,8 @@ func (s *session) removeInstallation(ctx context.Context, c *cluster, yes bool, 
 	if err := c.expectNoStacks(ctx); err != nil {
 		return err
 	}
-	deployment := &appsv1.Deployment{}
-	err := c.read(ctx, client.ObjectKey{Namespace: config.Namespace, Name: controllerName}, deployment)
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err := c.checkOthers(ctx); err != nil {
 		return err
-	}
-	if err == nil {
-		if err := checkOther(deployment); err != nil {
-			return err
-		}
 	}
 	if !yes {
 		if err := s.confirm("This deletes stack-controller with all Programs, Workspaces, Updates and Approvals. Do you want it?", "nothing was deleted"); err != nil {

@@ -32,6 +32,9 @@ var installerNoise = regexp.MustCompile(`^(?:code E|errno |syscall |path /|type:
 	`Note that you can also|tarball, folder|In most cases you|a package version that|Note: package\.json|Failed to parse JSON data|\d+$|[{}]|[A-Za-z]+: ['\d]|` +
 	`downloading |finding |found |added |upgraded |downgraded |warning|Clean install a project|Usage:|installing dependencies)`)
 
+// userInfo matches the credentials in the address of a registry, which not every package manager hides.
+var userInfo = regexp.MustCompile(`(://)[^/@\s]+@`)
+
 // maxInstallerErrors bounds how many of these lines a message has: the first ones say most.
 const maxInstallerErrors = 3
 
@@ -54,5 +57,5 @@ func installerText(res cli.Result) string {
 			break
 		}
 	}
-	return strings.Join(found, "\n")
+	return userInfo.ReplaceAllString(strings.Join(found, "\n"), "${1}[secret]@")
 }

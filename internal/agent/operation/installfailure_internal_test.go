@@ -71,6 +71,10 @@ This error happened while installing a direct dependency of /share/source
 			"\tserver response: not found\n",
 		message: "github.com/pulumi/no-such@v1.0.0: reading https://modules.example/github.com/pulumi/no-such/@v/v1.0.0.mod: 404 Not Found",
 	},
+	"credentials in an address": {
+		stderr:  "error An unexpected error occurred: \"https://ci:canary@packages.example/a: Not found\".\n",
+		message: "An unexpected error occurred: \"https://[secret]@packages.example/a: Not found\".",
+	},
 	"nothing known": {stderr: "error: installing dependencies: no package is called missing\nno package is called missing\n"},
 }
 

@@ -159,6 +159,14 @@ func TestTheCommandLineInstallsAControllerThatDeploysAStack(t *testing.T) {
 	c.removeStack(t, name)
 	c.kubectl(t, "delete", "namespace/"+name, "persistentvolume/"+name, timeout)
 
+	// Another installation needs the definitions.
+	c.kubectl(t, "create", "deployment", "other", "--namespace=default", "--image=other", "--replicas=0")
+	c.kubectl(t, "label", "deployment/other", "--namespace=default", "app.kubernetes.io/name=stack-controller")
+	output, code = run("uninstall", "--yes")
+	g.Expect(output).To(ContainSubstring("is installed as Deployment default/other"))
+	g.Expect(code).To(Equal(1))
+	c.kubectl(t, "delete", "deployment/other", "--namespace=default")
+
 	c.kubectl(t, "label", "deployment/stack-controller", "--namespace=flux-system", "app.kubernetes.io/managed-by=Helm", "--overwrite")
 	output, code = run(install...)
 	g.Expect(output).To(ContainSubstring("helm upgrade"))
