@@ -50,10 +50,7 @@ path = $(shell GOTOOLCHAIN=$(GOTOOLCHAIN) go run ./tests/tools/install $(1))
 
 .PHONY: demo
 demo: ## Show the whole system at work on this machine; KEEP=1 leaves it running
-	@mkdir -p bin
-	@echo 'Compiling the demo (a few minutes the first time) …'
-	@CGO_ENABLED=0 go build -o bin/demo ./tests/e2e/demo
-	@bin/demo $(if $(KEEP),-keep)
+	@go run ./tests/e2e/demo/start $(if $(KEEP),-keep)
 
 .PHONY: demo-clean
 demo-clean: ## End and remove what "make demo" left running, and what killed demos and tests left
@@ -128,6 +125,13 @@ generate-chart: generate-api generate-rbac
 .PHONY: generate-install
 generate-install: generate-rbac
 	@'$(call path,kubectl)' kustomize config/default | awk -v RS='---\n' '!/\nkind: CustomResourceDefinition\n/ { printf "---\n%s", $$0 }' >config/install.yaml
+
+.PHONY: site
+site: ## Build a site from docs into OUTPUT/site, with npm, and check its links
+	@cd .ci/site && npm ci --ignore-scripts --no-audit --no-fund --silent
+	@rm -rf '$(OUTPUT)/site'
+	@.ci/site/node_modules/.bin/eleventy --config=.ci/site/eleventy.config.js --output='$(OUTPUT)/site' --quiet
+	@node .ci/site/check.js '$(OUTPUT)/site'
 
 ##@ Release
 

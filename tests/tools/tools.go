@@ -117,6 +117,19 @@ func Names() []string {
 // necessary. If progress is not nil, it is called when a build starts and when it ends; a build without caches takes from seconds to five
 // minutes.
 func Path(ctx context.Context, name string, progress func(string)) (string, error) {
+	if path, err := Existing(name); path != "" || err != nil {
+		return path, err
+	}
+	t := registry[name]
+	path, err := cachedPath(name, t)
+	if err != nil {
+		return "", err
+	}
+	return path, build(ctx, name, t, path, progress)
+}
+
+// Existing returns the path that Path returns if it does not have to build the tool, and an empty string otherwise.
+func Existing(name string) (string, error) {
 	t, ok := registry[name]
 	if !ok {
 		return "", fmt.Errorf("unknown tool %q, known are %s", name, strings.Join(Names(), ", "))
@@ -134,10 +147,10 @@ func Path(ctx context.Context, name string, progress func(string)) (string, erro
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
+	if _, err := os.Stat(path); err != nil {
+		return "", nil //nolint:nilerr // it is not there, or cannot be used
 	}
-	return path, build(ctx, name, t, path, progress)
+	return path, nil
 }
 
 // AssetVariable returns the environment variable with the path of a prebuilt binary of the tool.
@@ -193,6 +206,16 @@ func Version(name string) (string, error) {
 		return "", fmt.Errorf("unknown tool %q", name)
 	}
 	return pinned(t.module, cmp.Or(t.upstream, t.pkg))
+}
+
+// Module returns the path of the Go module of the named tool, and the directory of the module that pins it. A tool without an upstream is the
+// root of its module.
+func Module(name string) (path, directory string, err error) {
+	t, ok := registry[name]
+	if !ok {
+		return "", "", fmt.Errorf("unknown tool %q", name)
+	}
+	return cmp.Or(t.upstream, t.pkg), filepath.Join(sourceDir(), t.module), nil
 }
 
 // pinned returns the version of a required module that the go.mod in the sub-directory pins.

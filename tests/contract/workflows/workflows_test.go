@@ -47,6 +47,7 @@ type step struct {
 var granted = map[string]map[string]string{
 	"release.yaml build":   {"contents": "read", "packages": "write"},
 	"release.yaml publish": {"contents": "write", "packages": "write", "id-token": "write", "attestations": "write"},
+	"site.yaml publish":    {"contents": "write"},
 }
 
 var (

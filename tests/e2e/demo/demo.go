@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	steps = 7
+	steps = 5
 	// name is the name of the git repository, the namespace, the GitRepository and the Stack.
 	name = "demo"
 	// patience bounds each wait for the Stack. Each of them takes seconds.
@@ -32,11 +32,6 @@ const (
 
 //go:embed testdata
 var testdata embed.FS
-
-// needed lists the tools in the order in which they are built. The one that takes longest comes first.
-var needed = []string{
-	"kube-apiserver", "kube-controller-manager", "kubectl", "etcd", "pulumi", "pulumi-language-yaml", "source-controller",
-}
 
 // demo is one run of the demo.
 type demo struct {
@@ -65,9 +60,6 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.buildTools(ctx); err != nil {
-		return err
-	}
 	if err := d.startServers(ctx); err != nil {
 		return err
 	}
@@ -91,26 +83,7 @@ func (d *demo) stop(err error) error {
 	return errors.Join(err, d.record.Remove())
 }
 
-func (d *demo) buildTools(ctx context.Context) error {
-	d.title("Build the servers and tools, once for this machine")
-	for _, tool := range needed {
-		if _, err := tools.Path(ctx, tool, func(line string) { d.text("%s", line) }); err != nil {
-			return err
-		}
-	}
-	cache, err := tools.CacheDir()
-	if err != nil {
-		return err
-	}
-	d.text("all %d are in %s", len(needed), cache)
-	return nil
-}
-
 func (d *demo) startServers(ctx context.Context) error {
-	d.title("Build stack-controller")
-	if _, err := localsystem.Build(ctx, func(line string) { d.text("%s", line) }); err != nil {
-		return err
-	}
 	d.title("Start a control plane, Flux's source-controller and stack-controller")
 	var err error
 	d.system, err = localsystem.Start(ctx, localsystem.Options{Log: d, Dir: d.dir})

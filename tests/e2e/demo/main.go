@@ -1,5 +1,6 @@
 // Command demo shows stack-controller at work on one machine, with real servers and without privileges: a commit in a git
-// repository becomes a succeeded "pulumi up". Run it with "make demo", "make demo KEEP=1" and "make demo-clean".
+// repository becomes a succeeded "pulumi up". Run it with "make demo", "make demo KEEP=1" and "make demo-clean". The command start, which
+// make runs, prepares the programs that it needs.
 package main
 
 import (

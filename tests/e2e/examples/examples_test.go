@@ -193,3 +193,33 @@ func TestCSharpHasTheDocumentedStack(t *testing.T) {
 	stack["apiVersion"], stack["kind"] = apiVersion, kind
 	expectDocumented(t, []object{secret, stack})
 }
+
+// Renovate evaluates the pattern with RE2, as Go does.
+func TestRenovateFindsTheImagesOfPods(t *testing.T) {
+	g := NewWithT(t)
+	var settings struct {
+		CustomManagers []struct{ MatchStrings []string }
+	}
+	g.Expect(json.Unmarshal([]byte(read(t, examples("fleet", "renovate.json"))), &settings)).To(Succeed())
+	pattern := regexp.MustCompile(settings.CustomManagers[0].MatchStrings[0])
+	const digest = "sha256:ff8f3c92f1bcb433e858c948040c3a3393fe73f5dd72048a4502bfaf0a4c26cd"
+	for line, want := range map[string][]string{
+		"      image: pulumi/pulumi:3.276.0":                                   {"pulumi/pulumi", "3.276.0", ""},
+		`      image: "registry.example.com:5000/team/pulumi:3.276.0-nonroot"`: {"registry.example.com:5000/team/pulumi", "3.276.0-nonroot", ""},
+		"    - image: pulumi/pulumi-nodejs:3.276.0@" + digest:                  {"pulumi/pulumi-nodejs", "3.276.0", digest},
+		"      image: pulumi":                                                  nil,
+		"      imagePullPolicy: Always":                                        nil,
+	} {
+		found := pattern.FindStringSubmatch("\n" + line + "\n")
+		if want == nil {
+			g.Expect(found).To(BeNil(), line)
+			continue
+		}
+		g.Expect(found).NotTo(BeNil(), line)
+		for i, group := range []string{"depName", "currentValue", "currentDigest"} {
+			g.Expect(found[pattern.SubexpIndex(group)]).To(Equal(want[i]), line)
+		}
+	}
+	sample := read(t, filepath.Join(tools.RepositoryRoot(), "config", "samples", "stack_workspace_template.yaml"))
+	g.Expect(pattern.FindStringSubmatch(sample)).To(ContainElements("registry.example.com/pulumi", "latest"))
+}

@@ -106,6 +106,15 @@ func TestAReleasePinsItsImagesWhereverItIsInstalledFrom(t *testing.T) {
 	var versions struct{ Version, AppVersion string }
 	g.Expect(yaml.Unmarshal([]byte(metadata), &versions)).To(Succeed())
 	g.Expect(versions).To(Equal(struct{ Version, AppVersion string }{"1.2.3-rc.1", "v1.2.3-rc.1"}))
+	var shown struct{ Annotations map[string]string }
+	g.Expect(yaml.Unmarshal([]byte(metadata), &shown)).To(Succeed())
+	g.Expect(shown.Annotations).To(HaveKeyWithValue("artifacthub.io/prerelease", "true"))
+	g.Expect(shown.Annotations["artifacthub.io/images"]).To(MatchYAML(`[
+		{name: controller, image: "` + registry + `stack-controller:` + version + `@` + controllerDigest + `"},
+		{name: agent, image: "` + registry + `stack-controller-agent:` + version + `@` + agentDigest + `"}]`))
+	readme, err := run(t.Context(), "helm", "show", "readme", filepath.Join(dir, "stack-controller-1.2.3-rc.1.tgz"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(readme).To(ContainSubstring("helm install stack-controller oci://" + registry + "charts/stack-controller"))
 }
 
 func TestAnotherTagThanThatOfTheReleaseHasNoneOfItsDigests(t *testing.T) {

@@ -3,6 +3,7 @@ package install_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/tests/contract/pages"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/programs"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
@@ -109,9 +111,10 @@ func TestTheCommandLineInstallsAControllerThatDeploysAStack(t *testing.T) {
 	c := onCluster(t)
 	program, err := programs.Path(t.Context(), programs.CommandLine, nil)
 	g.Expect(err).NotTo(HaveOccurred())
+	environment := append(os.Environ(), "KUBECONFIG="+c.KubeconfigPath)
 	run := func(args ...string) (output string, code int) {
 		cmd := c.Command(t.Context(), program, args...)
-		cmd.Env = append(os.Environ(), "KUBECONFIG="+c.KubeconfigPath)
+		cmd.Env = environment
 		combined, err := cmd.CombinedOutput()
 		t.Logf("flux-pulumi %s\n%s", strings.Join(args, " "), combined)
 		if _, ended := errors.AsType[*exec.ExitError](err); !ended {
@@ -177,9 +180,14 @@ func TestTheCommandLineInstallsAControllerThatDeploysAStack(t *testing.T) {
 	c.kubectl(t, "label", "deployment/stack-controller", "--namespace=flux-system", "app.kubernetes.io/managed-by-")
 
 	c.claimQuickstart(t)
+	environment = append(environment, "CLICOLOR_FORCE=1")
 	output, code = run("quickstart", "--image="+c.workspace)
-	g.Expect(output).To(And(ContainSubstring(`greeting: "Hello, world!"`), ContainSubstring("Stack pulumi-quickstart/hello (dev)")))
+	environment = environment[:len(environment)-1]
 	g.Expect(code).To(BeZero())
+	plain := regexp.MustCompile("\x1b\\[\\d+m").ReplaceAllString(output, "")
+	g.Expect(plain).To(And(ContainSubstring(`greeting: "Hello, world!"`), ContainSubstring("Stack pulumi-quickstart/hello (dev)")))
+	pages.Keep(t, "docs/quickstart.svg", pages.Terminal("$ flux pulumi quickstart\n"+changing.ReplaceAllStringFunc(output, asInPicture)),
+		"go test ./tests/e2e/install -run TestTheCommandLineInstalls -update-docs", *updateDocs)
 	output, code = run("quickstart", "--delete")
 	g.Expect(output).To(ContainSubstring("the example is deleted"))
 	g.Expect(code).To(BeZero())
@@ -191,6 +199,19 @@ func TestTheCommandLineInstallsAControllerThatDeploysAStack(t *testing.T) {
 		g.Expect(c.kubectl(t, "get", object, "--namespace=flux-system", "--ignore-not-found", "--output=name")).To(BeEmpty())
 	}
 	c.kubectl(t, "delete", "clusterrolebinding/viewer", "clusterrolebinding/viewer-of-namespaces", "clusterrole/namespaces", "persistentvolume/pulumi-quickstart")
+}
+
+var updateDocs = flag.Bool("update-docs", false, "write the picture of the quickstart")
+
+// changing matches what differs from run to run: names of Updates and Pods, and times.
+var changing = regexp.MustCompile(`\b(hello-)[0-9a-f]{10}\b|\b(\d+(?:\.\d+)?)(s|ms)\b`)
+
+// asInPicture returns what the picture shows instead of what changing matches.
+func asInPicture(found string) string {
+	if strings.HasPrefix(found, "hello-") {
+		return "hello-5f2d81c09a"
+	}
+	return "9s"
 }
 
 // claimQuickstart creates the volume for the claim of the quickstart, as a StorageClass would.

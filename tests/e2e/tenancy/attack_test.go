@@ -55,9 +55,14 @@ type attack struct {
 	// "or".
 	does, sees string
 	// in is the namespace of the attack, if it is not attackerName. An attack that keeps the controller busy delays its own namespace.
-	in  string
-	run func(a *attacker)
+	in string
+	// heavy is true for an attack that keeps the API server busy. Too many of them at once would test the machine.
+	heavy bool
+	run   func(a *attacker)
 }
+
+// heavyAtOnce is how many heavy attacks run at the same time.
+const heavyAtOnce = 2
 
 // attacker carries out one attack.
 type attacker struct {
@@ -98,6 +103,7 @@ func TestTenants(t *testing.T) {
 	means.Registry, err = ociregistry.Start(ctx, system.Cluster.ControlPlane)
 	g.Expect(err).NotTo(HaveOccurred())
 
+	heavy := make(chan struct{}, heavyAtOnce)
 	t.Run("attacks", func(t *testing.T) {
 		t.Run("victim", func(t *testing.T) {
 			t.Parallel()
@@ -108,6 +114,10 @@ func TestTenants(t *testing.T) {
 		for _, attack := range attacks() {
 			t.Run(attack.name, func(t *testing.T) {
 				t.Parallel()
+				if attack.heavy {
+					heavy <- struct{}{}
+					defer func() { <-heavy }()
+				}
 				ctx, cancel := context.WithTimeout(t.Context(), patience())
 				defer cancel()
 				a := &attacker{WithT: NewWithT(t), t: t, ctx: ctx, tenant: tenant, victim: victim, means: means, name: attack.name,

@@ -18,7 +18,7 @@ import (
 // countAttacks exceed the limits on counts, which docs/security.md lists.
 var countAttacks = []attack{
 	{
-		name: "counts-beyond-their-limits", promise: "sizes",
+		name: "counts-beyond-their-limits", promise: "sizes", heavy: true,
 		does: "exceeds many limits on counts at once: two operations with 55,000 empty keys from each of 25 ConfigMaps, and others with one variable, value, " +
 			"environment, target, level or ConfigMap too many; a Stack with one dependency and one with one expression too many; four Programs with " +
 			"200,000 small objects; a pod template with 10,000 mounts in the place of the agent",

@@ -36,7 +36,7 @@ var noSource = refusal{reasons: []string{pulumiv1.SourceNotFoundReason}, says: "
 // crowdAttacks try to use the whole controller.
 var crowdAttacks = []attack{
 	{
-		name: "stacks-without-number", promise: "fairness", in: crowdName,
+		name: "stacks-without-number", promise: "fairness", in: crowdName, heavy: true,
 		does: "creates a thousand Stacks in one namespace, whose sources do not exist",
 		sees: "`SourceNotFound`: each Stack is reconciled. Stacks in other namespaces do not wait for them.",
 		run: func(a *attacker) {
@@ -46,7 +46,7 @@ var crowdAttacks = []attack{
 		},
 	},
 	{
-		name: "requests-without-an-end", promise: "fairness", in: crowdName,
+		name: "requests-without-an-end", promise: "fairness", in: crowdName, heavy: true,
 		does: "requests reconciliations of a Stack as fast as the API server allows",
 		sees: "`lastHandledReconcileAt` changes at a limited rate.",
 		run: func(a *attacker) {
@@ -68,7 +68,7 @@ var crowdAttacks = []attack{
 		},
 	},
 	{
-		name: "events-that-cost-much", promise: "fairness", in: crowdName,
+		name: "events-that-cost-much", promise: "fairness", in: crowdName, heavy: true,
 		does: "edits four suspended Stacks once per second, which have 100,000 numbers in 900 objects, one in the other",
 		sees: "`SourceNotFound` for another Stack of the attacker: all events of Stacks wait for each other, and those of large objects are shortened before they are decoded.",
 		run: func(a *attacker) {
@@ -89,7 +89,7 @@ var crowdAttacks = []attack{
 		},
 	},
 	{
-		name: "source-that-alternates", promise: "fairness", in: crowdName,
+		name: "source-that-alternates", promise: "fairness", in: crowdName, heavy: true,
 		does: "switches the status of an ExternalArtifact between two artifacts as fast as the API server allows",
 		sees: "`ArtifactFetchFailed`. The Stack is reconciled at a limited rate.",
 		run: func(a *attacker) {
@@ -285,7 +285,7 @@ var expressionAttacks = []attack{
 		},
 	},
 	{
-		name: "expressions-by-the-hundred", promise: "expressions",
+		name: "expressions-by-the-hundred", promise: "expressions", heavy: true,
 		does: "writes three hundred different expressions of 2 KiB",
 		sees: "`DependencyNotReady`: the expressions are false. The memory for expressions is limited.",
 		run: func(a *attacker) {

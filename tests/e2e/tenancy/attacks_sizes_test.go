@@ -63,7 +63,7 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
-		name: "annotations-at-their-limit", promise: "sizes", in: crowdName,
+		name: "annotations-at-their-limit", promise: "sizes", in: crowdName, heavy: true,
 		does: "creates 25 Stacks, Programs and Services each, with 250 KiB of annotations and the controller's labels",
 		sees: "`SourceNotFound` and `Succeeded`: all are reconciled. The controller does not keep fields that it does not read.",
 		run: func(a *attacker) {
@@ -90,7 +90,7 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
-		name: "objects-of-many-small-parts", promise: "sizes", in: crowdName,
+		name: "objects-of-many-small-parts", promise: "sizes", in: crowdName, heavy: true,
 		does: "creates four Stacks and four Workspaces with 400,000 empty tolerations each, which are three bytes on the wire and 72 in memory",
 		sees: "`SpecInvalid`, and the Workspaces are refused as well: an object may take 4 MiB of the controller's memory.",
 		run: func(a *attacker) {
@@ -117,7 +117,7 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
-		name: "program-at-its-limit", promise: "sizes", in: crowdName,
+		name: "program-at-its-limit", promise: "sizes", in: crowdName, heavy: true,
 		does: "writes a Program of 1 MiB, and a Program that is nested a hundred levels deep",
 		sees: "`Succeeded` or `ProgramInvalid`, in a short time",
 		run: func(a *attacker) {
@@ -133,7 +133,7 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
-		name: "configuration-at-its-limit", promise: "sizes",
+		name: "configuration-at-its-limit", promise: "sizes", heavy: true,
 		does: "writes 1 MiB of configuration, nested a hundred levels deep",
 		sees: "`ProcessingCompleted`, `RetryingAfterFailure`, `UpdateFailed` or `WorkspaceFailed`: the Stack runs, or reaches a limit of its own Workspace or pod.",
 		run: func(a *attacker) {
@@ -175,7 +175,7 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
-		name: "dependencies-by-the-hundred", promise: "sizes", in: crowdName,
+		name: "dependencies-by-the-hundred", promise: "sizes", in: crowdName, heavy: true,
 		does: "makes twenty Stacks depend on 250 others each, in a cycle",
 		sees: "`DependencyCycle` or `DependencyNotReady`, with a short message",
 		run: func(a *attacker) {
@@ -189,7 +189,7 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
-		name: "dependencies-by-the-thousand", promise: "sizes",
+		name: "dependencies-by-the-thousand", promise: "sizes", heavy: true,
 		does: "makes a Stack depend on ten thousand Stacks that do not exist",
 		sees: "`SpecInvalid`, Stalled: a Stack can have 256 dependencies.",
 		run: func(a *attacker) {
@@ -203,7 +203,7 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
-		name: "secrets-by-the-thousand", promise: "sizes",
+		name: "secrets-by-the-thousand", promise: "sizes", heavy: true,
 		does: "lets twenty Stacks that wait for another one use nine thousand Secrets each, by names of four letters",
 		sees: "`DependencyNotReady`: the index of the controller has 256 of the names.",
 		run: func(a *attacker) {

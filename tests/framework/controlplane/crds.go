@@ -30,9 +30,12 @@ func SourceCRDs(ctx context.Context) (string, error) {
 // FluxCRDs returns the directory, in the module cache, of the definitions of a Flux controller, in exactly the version that tests/tools
 // pins.
 func FluxCRDs(ctx context.Context, controller string) (string, error) {
-	module := "github.com/fluxcd/" + controller
+	module, directory, err := tools.Module(controller)
+	if err != nil {
+		return "", err
+	}
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
-	cmd.Dir = filepath.Join(tools.RepositoryRoot(), "tests", "tools", controller)
+	cmd.Dir = directory
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	output, err := cmd.Output()
 	if err != nil {

@@ -1,0 +1,210 @@
+// Package argocd_test checks what config/argocd teaches Argo CD against statuses that other tests record.
+package argocd_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/stack-controller/stack-controller/tests/framework/argocd"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+func settings(t *testing.T) argocd.Settings {
+	t.Helper()
+	found, err := argocd.Load()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return found
+}
+
+func object(t *testing.T, manifest string) *unstructured.Unstructured {
+	t.Helper()
+	found := &unstructured.Unstructured{}
+	NewWithT(t).Expect(yaml.Unmarshal([]byte(manifest), found)).To(Succeed(), manifest)
+	return found
+}
+
+// expected returns the health that Flux's library finds, in the words of Argo CD.
+func expected(t *testing.T, object *unstructured.Unstructured) string {
+	t.Helper()
+	result, err := status.Compute(object)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return map[status.Status]string{status.CurrentStatus: "Healthy", status.FailedStatus: "Degraded", status.InProgressStatus: "Progressing",
+		status.TerminatingStatus: "Progressing"}[result.Status]
+}
+
+// conditionInStory matches a condition as the stories of a Stack show it.
+var conditionInStory = regexp.MustCompile(`(?m)^(Ready|Reconciling|Stalled|Drifted) +(True|False|Unknown) +(\w+): (.*)$`)
+
+func TestHealthOfAStackIsThatOfFlux(t *testing.T) {
+	g := NewWithT(t)
+	stories, err := filepath.Glob(filepath.Join(tools.RepositoryRoot(), "internal", "controller", "stack", "testdata", "stories", "*.txt"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(stories).NotTo(BeEmpty())
+	healths := map[string]int{}
+	for _, story := range stories {
+		content, err := os.ReadFile(story)
+		g.Expect(err).NotTo(HaveOccurred())
+		for step := range strings.SplitSeq(string(content), "\n# ") {
+			title, _, _ := strings.Cut(step, "\n")
+			var conditions []any
+			waits := false
+			for _, found := range conditionInStory.FindAllStringSubmatch(step, -1) {
+				conditions = append(conditions, map[string]any{"type": found[1], "status": found[2], "reason": found[3], "message": found[4]})
+				waits = waits || found[1] == "Stalled" && found[3] == "ApprovalRequired"
+			}
+			if conditions == nil {
+				continue
+			}
+			stack := object(t, `{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, generation: 3}, spec: {}}`)
+			stack.Object["status"] = map[string]any{"observedGeneration": int64(3), "conditions": conditions}
+			health, err := settings(t).Health(stack)
+			g.Expect(err).NotTo(HaveOccurred(), title)
+			want := expected(t, stack)
+			if waits {
+				want = "Suspended"
+			}
+			g.Expect(health.Status).To(Equal(want), title)
+			g.Expect(health.Message).NotTo(BeEmpty(), title)
+			healths[health.Status]++
+
+			g.Expect(unstructured.SetNestedField(stack.Object, int64(2), "status", "observedGeneration")).To(Succeed())
+			g.Expect(settings(t).Health(stack)).To(HaveField("Status", "Progressing"), "the status is that of an older spec: %s", title)
+		}
+	}
+	g.Expect(healths).To(And(HaveKey("Healthy"), HaveKey("Progressing"), HaveKey("Suspended"), HaveKey("Degraded")))
+}
+
+func TestHealthOfRecordedObjectsIsThatOfFlux(t *testing.T) {
+	g := NewWithT(t)
+	parsed, err := template.New("recorded.yaml").Funcs(template.FuncMap{"ago": func(string) string { return time.Now().UTC().Format(time.RFC3339) }}).
+		ParseFiles(filepath.Join(tools.RepositoryRoot(), "tests", "e2e", "cli", "testdata", "recorded.yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	var all bytes.Buffer
+	g.Expect(parsed.Execute(&all, nil)).To(Succeed())
+	kinds := map[string]int{}
+	for document := range strings.SplitSeq(all.String(), "\n---\n") {
+		recorded := object(t, document)
+		group, _, _ := strings.Cut(recorded.GetAPIVersion(), "/")
+		if !strings.HasSuffix(group, "pulumi.com") {
+			continue
+		}
+		recorded.SetGeneration(1)
+		want := expected(t, recorded)
+		if suspended, _, _ := unstructured.NestedBool(recorded.Object, "spec", "suspend"); suspended {
+			want = "Suspended"
+		}
+		if recorded.GetKind() == "Update" {
+			want = map[string]string{"True": "Healthy", "False": "Progressing"}[condition(recorded, "Complete")]
+			if condition(recorded, "Failed") == "True" {
+				want = "Degraded"
+			}
+		}
+		health, err := settings(t).Health(recorded)
+		g.Expect(err).NotTo(HaveOccurred(), recorded.GetName())
+		g.Expect(health.Status).To(Equal(want), "%s %s: %s", recorded.GetKind(), recorded.GetName(), health.Message)
+		kinds[recorded.GetKind()]++
+	}
+	g.Expect(kinds).To(And(HaveKey("Stack"), HaveKey("Workspace"), HaveKey("Update")))
+}
+
+func condition(object *unstructured.Unstructured, kind string) string {
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	for _, found := range conditions {
+		if found := found.(map[string]any); found["type"] == kind {
+			return fmt.Sprint(found["status"])
+		}
+	}
+	return "False"
+}
+
+func TestHealthOfObjectsWithoutAStatusIsProgressing(t *testing.T) {
+	g := NewWithT(t)
+	for _, manifest := range []string{
+		`{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, generation: 1}}`,
+		`{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, generation: 1}, status: {observedGeneration: 1}}`,
+		`{apiVersion: pulumi.com/v1, kind: Program, metadata: {name: app, generation: 1}}`,
+		`{apiVersion: auto.pulumi.com/v1alpha1, kind: Workspace, metadata: {name: app, generation: 1}, status: {conditions: []}}`,
+		`{apiVersion: auto.pulumi.com/v1alpha1, kind: Update, metadata: {name: app, generation: 1}}`,
+	} {
+		g.Expect(settings(t).Health(object(t, manifest))).To(HaveField("Status", "Progressing"), manifest)
+	}
+	program := object(t, `{apiVersion: pulumi.com/v1, kind: Program, metadata: {name: app, generation: 1}, status: {observedGeneration: 1, conditions: [
+		{type: Ready, status: "False", reason: SpecInvalid, message: no}, {type: Stalled, status: "True", reason: SpecInvalid, message: no resources}]}}`)
+	g.Expect(settings(t).Health(program)).To(Equal(argocd.Health{Status: "Degraded", Message: "SpecInvalid: no resources"}))
+	suspended := object(t, `{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, generation: 2}, spec: {suspend: true}}`)
+	g.Expect(settings(t).Health(suspended)).To(HaveField("Status", "Suspended"))
+}
+
+func TestActionsAreThoseThatMakeSense(t *testing.T) {
+	for fields, enabled := range map[string][]string{
+		`spec: {}`: {"reconcile", "refresh", "suspend"},
+		`spec: {drift: {interval: 1h}}, status: {plan: {state: Applied}}`: {"reconcile", "refresh", "check-drift", "suspend"},
+		`spec: {suspend: true, drift: {interval: 1h}}`:                    {"resume"},
+		`spec: {approval: {}}, status: {plan: {state: Pending}}`:          {"reconcile", "refresh", "suspend", "approve", "reject"},
+	} {
+		g := NewWithT(t)
+		stack := object(t, "{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app}, "+fields+"}")
+		menu, err := settings(t).Actions(stack)
+		g.Expect(err).NotTo(HaveOccurred())
+		var found []string
+		for name, action := range menu {
+			if !action.Disabled {
+				found = append(found, name)
+			}
+			g.Expect(action.DisplayName).NotTo(BeEmpty())
+			_, err := settings(t).Do(name, object(t, `{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app}, spec: {}, status: {plan: {name: app-1, digest: "sha256:1"}}}`))
+			g.Expect(err).NotTo(HaveOccurred(), "the menu has %s", name)
+		}
+		g.Expect(found).To(ConsistOf(enabled), fields)
+	}
+}
+
+func TestActionsChangeWhatTheySay(t *testing.T) {
+	const stack = `{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, annotations: {mine: kept}}, spec: {stack: dev}}`
+	const time = `\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z`
+	for action, check := range map[string]func(g *WithT, changed *unstructured.Unstructured){
+		"reconcile": func(g *WithT, changed *unstructured.Unstructured) {
+			g.Expect(changed.GetAnnotations()).To(And(HaveLen(2), HaveKeyWithValue("reconcile.fluxcd.io/requestedAt", MatchRegexp(time))))
+		},
+		"refresh": func(g *WithT, changed *unstructured.Unstructured) {
+			annotations := changed.GetAnnotations()
+			g.Expect(annotations).To(And(HaveLen(3), HaveKeyWithValue("reconcile.fluxcd.io/requestedAt", annotations["reconcile.fluxcd.io/forceAt"])))
+		},
+		"check-drift": func(g *WithT, changed *unstructured.Unstructured) {
+			g.Expect(changed.GetAnnotations()).To(And(HaveLen(2), HaveKeyWithValue("pulumi.com/drift-check", MatchRegexp(time))))
+		},
+		"suspend": func(g *WithT, changed *unstructured.Unstructured) {
+			g.Expect(changed.Object["spec"]).To(Equal(map[string]any{"stack": "dev", "suspend": true}))
+		},
+		"resume": func(g *WithT, changed *unstructured.Unstructured) {
+			g.Expect(changed.Object["spec"]).To(Equal(map[string]any{"stack": "dev"}))
+		},
+	} {
+		t.Run(action, func(t *testing.T) {
+			g := NewWithT(t)
+			before := object(t, stack)
+			if action == "resume" {
+				g.Expect(unstructured.SetNestedField(before.Object, true, "spec", "suspend")).To(Succeed())
+			}
+			impacts, err := settings(t).Do(action, before)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(impacts).To(HaveLen(1))
+			g.Expect(impacts[0].Operation).To(Equal("patch"))
+			changed := &unstructured.Unstructured{Object: impacts[0].Resource}
+			g.Expect(changed.GetAnnotations()).To(HaveKeyWithValue("mine", "kept"))
+			check(g, changed)
+		})
+	}
+}
