@@ -15,7 +15,7 @@ TEST_TOOLS := gotestsum etcd kube-apiserver kube-controller-manager kubectl pulu
 NODE_TOOLS := kube-scheduler kube-proxy kubelet containerd containerd-shim-runc-v2 ctr coredns notification-controller
 CHECK_TOOLS := golangci-lint actionlint controller-gen crd-ref-docs buf protoc-gen-go protoc-gen-go-grpc
 MORE_TOOLS := pulumi-oldest pulumi-language-yaml-oldest kube-apiserver-oldest kube-controller-manager-oldest kustomize-controller helm-controller flux crane minio vault prometheus promtool spire-server spire-agent \
-	pulumi-language-nodejs pulumi-language-go pulumi-language-python pulumi-resource-kubernetes
+	flux-operator pulumi-language-nodejs pulumi-language-go pulumi-language-python pulumi-resource-kubernetes
 
 # The race detector needs a C compiler; without one the tests run without it, and say so.
 RACE ?= $(if $(shell command -v $(or $(CC),gcc)),true,false)

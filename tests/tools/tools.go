@@ -70,6 +70,9 @@ var registry = map[string]tool{
 	// The flux program embeds the manifests that "flux install" applies; they exist only in its releases.
 	"flux": {module: "flux", pkg: "github.com/fluxcd/flux2/v2/cmd/flux", ldflags: "-X main.VERSION=$NUMBER",
 		upstream: "github.com/fluxcd/flux2/v2", lacking: "cmd/flux/manifests/none.yaml"},
+	// The Flux Operator embeds its pages for browsers; they exist only in its releases, too.
+	"flux-operator": {module: "flux-operator", pkg: "github.com/controlplaneio-fluxcd/flux-operator/cmd/operator",
+		upstream: "github.com/controlplaneio-fluxcd/flux-operator", lacking: "web/dist/none.html"},
 	"containerd":              {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd", upstream: "github.com/containerd/containerd/v2", ldflags: containerdVersion},
 	"containerd-shim-runc-v2": {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", upstream: "github.com/containerd/containerd/v2", ldflags: containerdVersion},
 	"ctr":                     {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/ctr", upstream: "github.com/containerd/containerd/v2", ldflags: containerdVersion},

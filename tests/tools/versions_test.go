@@ -36,6 +36,7 @@ var listed = []struct{ what, directory, module string }{
 	{"notification-controller", "notification-controller", "github.com/fluxcd/notification-controller"},
 	{"helm-controller", "helm-controller", "github.com/fluxcd/helm-controller"},
 	{"flux", "flux", "github.com/fluxcd/flux2/v2"},
+	{"Flux Operator", "flux-operator", "github.com/controlplaneio-fluxcd/flux-operator"},
 	{"API of notification-controller, of the next Flux", product, "github.com/fluxcd/notification-controller/api"},
 	{"Pulumi CLI", "pulumi", "github.com/pulumi/pulumi/pkg/v3"},
 	{"Pulumi CLI, the oldest", "pulumi-oldest", "github.com/pulumi/pulumi/pkg/v3"},
