@@ -26,14 +26,20 @@ var helmReleases = schema.GroupVersionKind{Group: "helm.toolkit.fluxcd.io", Vers
 
 // startHelmController runs Flux's helm-controller with the rights of an administrator, as in an installation of Flux.
 func startHelmController(ctx context.Context, cp *controlplane.ControlPlane) error {
-	definitions, err := controlplane.FluxCRDs(ctx, helmController)
+	return startController(ctx, cp, helmController, "", "--watch-all-namespaces=true", "--requeue-dependency=1s", "--events-addr="+cp.EventsAddr,
+		"--graceful-shutdown-timeout=5s")
+}
+
+// startController installs the definitions of a controller, and runs it with the environment variable GODEBUG and the flags.
+func startController(ctx context.Context, cp *controlplane.ControlPlane, name, debug string, flags ...string) error {
+	definitions, err := controlplane.FluxCRDs(ctx, name)
 	if err != nil {
 		return err
 	}
 	if err := cp.InstallCRDs(definitions); err != nil {
-		return fmt.Errorf("install the definition of HelmReleases: %w", err)
+		return fmt.Errorf("install the definitions of %s: %w", name, err)
 	}
-	path, err := tools.Path(ctx, helmController, nil)
+	path, err := tools.Path(ctx, name, nil)
 	if err != nil {
 		return err
 	}
@@ -42,10 +48,9 @@ func startHelmController(ctx context.Context, cp *controlplane.ControlPlane) err
 		return err
 	}
 	_, err = cp.StartServer(ctx, controlplane.Server{
-		Name: helmController, Path: path,
-		Args: []string{"--health-addr=" + health, "--metrics-addr=0", "--enable-leader-election=false", "--watch-all-namespaces=true",
-			"--requeue-dependency=1s", "--events-addr=" + cp.EventsAddr, "--graceful-shutdown-timeout=5s"},
-		Env:   []string{"KUBECONFIG=" + cp.KubeconfigPath, "RUNTIME_NAMESPACE=flux-system"},
+		Name: name, Path: path,
+		Args:  append([]string{"--health-addr=" + health, "--metrics-addr=0", "--enable-leader-election=false"}, flags...),
+		Env:   []string{"KUBECONFIG=" + cp.KubeconfigPath, "RUNTIME_NAMESPACE=flux-system", "GODEBUG=" + debug},
 		Ready: cp.AnswersOK("http://" + health + "/readyz"),
 	})
 	return err

@@ -1,7 +1,6 @@
 package flux_test
 
 import (
-	"context"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -19,45 +18,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-const fluxOperator = "flux-operator"
-
 var (
 	inputProviders = schema.GroupVersionKind{Group: "fluxcd.controlplane.io", Version: "v1", Kind: "ResourceSetInputProvider"}
 	resourceSets   = schema.GroupVersionKind{Group: "fluxcd.controlplane.io", Version: "v1", Kind: "ResourceSet"}
 )
-
-// startFluxOperator runs the Flux Operator, which does not install Flux here: it only evaluates ResourceSets.
-func startFluxOperator(ctx context.Context, cp *controlplane.ControlPlane) error {
-	definitions, err := controlplane.FluxCRDs(ctx, fluxOperator)
-	if err != nil {
-		return err
-	}
-	if err := cp.InstallCRDs(definitions); err != nil {
-		return fmt.Errorf("install the definitions of the Flux Operator: %w", err)
-	}
-	path, err := tools.Path(ctx, fluxOperator, nil)
-	if err != nil {
-		return err
-	}
-	health, err := cp.FreeAddress()
-	if err != nil {
-		return err
-	}
-	_, err = cp.StartServer(ctx, controlplane.Server{
-		Name: fluxOperator, Path: path,
-		Args: []string{"--health-addr=" + health, "--metrics-addr=0", "--enable-leader-election=false", "--web-server-port=0"},
-		// It refuses to run without FIPS 140-3.
-		Env:   []string{"KUBECONFIG=" + cp.KubeconfigPath, "RUNTIME_NAMESPACE=flux-system", "GODEBUG=fips140=on"},
-		Ready: cp.AnswersOK("http://" + health + "/readyz"),
-	})
-	return err
-}
 
 // pullRequests is what the API of a GitHub server tells of pull requests.
 type pullRequests struct {
@@ -104,7 +73,8 @@ func (p *pullRequests) set(number int, sha string) {
 func TestEachPullRequestHasAStack(t *testing.T) {
 	t.Parallel()
 	p := &fixture{systemtest.New(t, system, "review", systemtest.Patience)}
-	p.Succeed(startFluxOperator(t.Context(), system.ControlPlane))
+	// It does not install Flux here: it only evaluates ResourceSets. Without FIPS 140-3 it refuses to run.
+	p.Succeed(startController(t.Context(), system.ControlPlane, "flux-operator", "fips140=on", "--web-server-port=0"))
 	github := newPullRequests(t)
 	program := func(size int) gitserver.Files {
 		return gitserver.Files{"Pulumi.yaml": fmt.Sprintf("name: shop-review\nruntime: yaml\noutputs:\n  size: %d\n", size)}

@@ -77,7 +77,8 @@ func build(ctx context.Context, dir, name string, progress func(string)) error {
 	if !known {
 		return fmt.Errorf("unknown program %q", name)
 	}
-	flags := []string{"-buildvcs=false", "-trimpath", "-ldflags=-s -w"}
+	// Without -trimpath, what is compiled for these programs is shared with the tests and with the demo.
+	flags := []string{"-buildvcs=false", "-ldflags=-s -w"}
 	return tools.Compile(ctx, name, tools.RepositoryRoot(), pkg, filepath.Join(dir, name), flags, progress)
 }
 
