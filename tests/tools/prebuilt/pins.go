@@ -83,6 +83,8 @@ func parsePin(fields []string) (*pin, error) {
 		return nil, fmt.Errorf("%s is neither an address that begins with https:// nor one with oci://", fields[4])
 	case architecture == "*" && !p.image():
 		return nil, errors.New("only an image can be for all architectures")
+	case p.image() && len(p.tools) > 1:
+		return nil, errors.New("an image has one tool")
 	case path.Clean(p.member) != p.member || path.IsAbs(p.member) || strings.HasPrefix(p.member, ".."):
 		return nil, fmt.Errorf("%s is not the path of a member", p.member)
 	}

@@ -108,6 +108,7 @@ func TestMalformedPinIsRefusedWithItsLine(t *testing.T) {
 		"etcd v1 linux/amd64 " + digest + " http://example.com/a.tar.gz bin/*":            "is neither an address that begins with https://",
 		"etcd v1 linux/amd64 " + digest + " https:///a.tar.gz bin/*":                      "is neither an address that begins with https://",
 		"etcd v1 linux/* " + digest + " https://example.com/a.tar.gz bin/*":               "only an image can be for all architectures",
+		"etcd,kubectl v1 linux/* " + digest + " oci://example.com/a bin/*":                "an image has one tool",
 		"etcd v1 linux/amd64 " + digest + " https://example.com/a.tar.gz ../bin/*":        "is not the path of a member",
 		"etcd,,kubectl v1 linux/amd64 " + digest + " https://example.com/a.tar.gz bin/*":  "a tool has no name",
 		"etcd v1 linux/amd64 " + digest + " https://exa mple.com/a.tar.gz bin/*":          "has 7 fields, not 6",
