@@ -137,7 +137,7 @@ func (a *attacker) exceedOtherCounts() (expect func()) {
 		return program
 	})
 	return func() {
-		a.expectState(tooMany, refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: "256 prerequisites and dependencies", stalled: true})
+		a.expectState(tooMany, refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: "256 prerequisites, dependencies and Stacks in inputs", stalled: true})
 		a.expectState(tooManyExpressions, refusal{reasons: []string{pulumiv1.InvalidCELExpressionReason}, says: "100 dependencies with a readyExpr", stalled: true})
 		await(a, workspace, func(g Gomega, workspace *autov1alpha1.Workspace) {
 			a.expectReason(g, workspace, autov1alpha1.PodTemplateInvalidReason)

@@ -199,7 +199,7 @@ var sizeAttacks = []attack{
 				stack.Spec.DependsOn = append(stack.Spec.DependsOn, pulumiv1.DependencyReference{Name: fmt.Sprint(a.name, "-", j)})
 			}
 			a.create(stack)
-			a.expectState(stack, refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: "256 prerequisites and dependencies", stalled: true})
+			a.expectState(stack, refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: "256 prerequisites, dependencies and Stacks in inputs", stalled: true})
 		},
 	},
 	{
