@@ -168,6 +168,13 @@ func TestMessageOfAFailureThatWasNotRecorded(t *testing.T) {
 				said("error", "an unhandled error occurred: program exited with non-zero exit code: 1")},
 			message: "an unhandled error occurred: program exited with non-zero exit code: 1; downloading modules; main.go:7: no subnet is left",
 		},
+		"a Go program does not compile": {
+			printed: using,
+			events: []string{said("info#err", "# nginx"), said("info#err", `./more.go:3:16: cannot use "eighty" (untyped string constant) as int value in variable declaration`),
+				said("error", "error in compiling Go: unable to run `go build`: exit status 1")},
+			message: "error in compiling Go: unable to run `go build`: exit status 1; # nginx; " +
+				`./more.go:3:16: cannot use "eighty" (untyped string constant) as int value in variable declaration`,
+		},
 		"a Python program raises": {
 			printed: using,
 			events:  []string{said("info#err", "noise"), said("error", "Program failed with an unhandled exception:\nTraceback (most recent call last):\n  File \"main.py\", line 3, in <module>\nKeyError: 'zone'")},

@@ -60,10 +60,10 @@ func explanations(printed string, sum *summary) []string {
 	return printedErrors(withLastAttempt(printed))
 }
 
-// onlyEnded matches what the engine says about a program that ended by itself.
-var onlyEnded = regexp.MustCompile(`(?i)^(?:an unhandled error occurred: )?program exited with non-zero exit code: \d+$`)
+// onlyEnded matches what the engine says about a program, or its compiler, that ended by itself.
+var onlyEnded = regexp.MustCompile(`(?i)(?:^(?:an unhandled error occurred: )?program exited with non-zero exit code: |\bexit status )\d+$`)
 
-// isMoreThanAnEnd reports whether the error says more than that the program ended.
+// isMoreThanAnEnd reports whether the error says more than that the program, or its compiler, ended.
 func isMoreThanAnEnd(text string) bool { return !onlyEnded.MatchString(text) }
 
 // lastLines is how many lines are shown of an output that does not say which of them matter.

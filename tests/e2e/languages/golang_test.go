@@ -40,6 +40,7 @@ func TestNginxInGo(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(system.Client.Get(ctx, app.Key(), &pulumiv1.Stack{})).NotTo(Succeed())
 	}).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
-	g.Expect(client.IgnoreNotFound(system.Client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment))).To(Succeed())
-	g.Expect(deployment.DeletionTimestamp != nil || deployment.UID == "").To(BeTrue(), "the Deployment is deleted")
+	left := &appsv1.Deployment{}
+	g.Expect(client.IgnoreNotFound(system.Client.Get(ctx, client.ObjectKeyFromObject(deployment), left))).To(Succeed())
+	g.Expect(left.UID == "" || left.DeletionTimestamp != nil).To(BeTrue(), "the Deployment is deleted")
 }
