@@ -339,7 +339,7 @@ func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime
 			Config:                mgr.GetConfig(),
 			AgentImage:            o.workspace.agentImage,
 			AgentImagePullPolicy:  corev1.PullPolicy(o.workspace.agentPullPolicy),
-			AgentVolume:           o.workspace.agentVolume,
+			AgentDelivery:         pod.AgentDelivery(o.workspace.agentVolume),
 			AgentArgs:             limits,
 			DefaultServiceAccount: o.workspace.defaultServiceAccount,
 			ClusterDomain:         o.workspace.clusterDomain,

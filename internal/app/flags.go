@@ -113,13 +113,12 @@ type workspaceOptions struct {
 	// defaultServiceAccount is the ServiceAccount of workspace pods whose Stack or Workspace names none.
 	defaultServiceAccount string
 
-	// agentPath and pulumiPath are for the process runtime, idleTimeout is for both runtimes, and agentVolume is for the pod runtime.
+	// agentPath and pulumiPath are for the process runtime, idleTimeout for both runtimes.
 	agentPath, pulumiPath string
 	idleTimeout           time.Duration
-	agentVolume           bool
 
 	// For the pod runtime.
-	agentImage, agentPullPolicy, clusterDomain string
+	agentImage, agentPullPolicy, agentVolume, clusterDomain string
 }
 
 const (
@@ -288,8 +287,10 @@ func (o *workspaceOptions) bindFlags(fs *pflag.FlagSet) {
 		"The image with the workspace agent, which the pod runtime needs. The default is the environment variable AGENT_IMAGE.")
 	fs.StringVar(&o.agentPullPolicy, "agent-image-pull-policy", string(corev1.PullIfNotPresent),
 		"When the image with the workspace agent is pulled: Always, IfNotPresent or Never. The environment variable AGENT_IMAGE_PULL_POLICY sets it as well.")
-	fs.BoolVar(&o.agentVolume, "agent-image-volume", false,
+	fs.StringVar(&o.agentVolume, "agent-image-volume", string(pod.AutomaticDelivery),
 		"Mount the image with the agent as a volume instead of copying the agent with an init container: pods start about a second sooner. "+
-			"Needs Kubernetes 1.35 and containerd 2.1 or CRI-O 1.31, or later, on all nodes.")
+			"true needs Kubernetes 1.35 and containerd 2.1 or CRI-O 1.31, or later, on all nodes; "+
+			"auto does so from Kubernetes 1.36 on, and copies the agent where a pod cannot be started with the volume; false always copies it.")
+	fs.Lookup("agent-image-volume").NoOptDefVal = string(pod.ByImageVolume)
 	fs.StringVar(&o.clusterDomain, "cluster-domain", pod.DefaultClusterDomain, "The DNS domain of the cluster, for the addresses of workspace pods.")
 }

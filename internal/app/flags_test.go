@@ -69,7 +69,7 @@ var ownFlags = map[string]string{
 	"storage-max-size":                 "4Gi",
 	"storage-path":                     "/data",
 	"version":                          "false",
-	"agent-image-volume":               "false",
+	"agent-image-volume":               "auto",
 	"workspace-idle-timeout":           "0s",
 	"workspace-runtime":                "pod",
 }

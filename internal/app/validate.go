@@ -14,6 +14,7 @@ import (
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"github.com/fluxcd/pkg/runtime/features"
 
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
 	"github.com/stack-controller/stack-controller/internal/file"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/spiffe"
@@ -132,6 +133,8 @@ func (o *options) validateNames() error {
 		{"workspace-runtime", o.workspace.runtime, "pod or process", []string{runtimePod, runtimeProcess}},
 		{"agent-image-pull-policy", o.workspace.agentPullPolicy, "Always, IfNotPresent or Never",
 			[]string{string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever)}},
+		{"agent-image-volume", o.workspace.agentVolume, "true, false or auto",
+			[]string{string(pod.ByImageVolume), string(pod.ByInitContainer), string(pod.AutomaticDelivery)}},
 	} {
 		if !slices.Contains(setting.known, setting.value) {
 			return fmt.Errorf("--%s must be %s, not %q", setting.flag, setting.names, setting.value)

@@ -55,7 +55,11 @@ func (r *Runtime) applyObjects(ctx context.Context, t *tracker, workspace *autov
 	if err != nil {
 		return nil, err
 	}
-	objects, err := r.build(ctx, workspace, certificate)
+	pod, err := r.getPod(ctx, workspace)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := r.build(ctx, t, workspace, certificate, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -67,12 +71,12 @@ func (r *Runtime) applyObjects(ctx context.Context, t *tracker, workspace *autov
 		statefulSet: &appsv1.StatefulSet{},
 		desired:     objects.StatefulSet,
 		idle:        idle,
+		pod:         pod,
 	}
-	if o.pod, err = r.getPod(ctx, workspace); err == nil && idle {
-		err = r.keepScaledDown(ctx, workspace, o)
-	}
-	if err != nil {
-		return nil, err
+	if idle {
+		if err := r.keepScaledDown(ctx, workspace, o); err != nil {
+			return nil, err
+		}
 	}
 	if _, err = r.apply(ctx, workspace, objects.Service, serviceMetadata(), func() bool { return true }); err == nil {
 		err = r.applyStatefulSet(ctx, t, workspace, o)
@@ -114,22 +118,21 @@ func (r *Runtime) applyStatefulSet(ctx context.Context, t *tracker, workspace *a
 	return err
 }
 
-// build returns the objects that the Workspace should have, for an agent with the certificate.
-func (r *Runtime) build(ctx context.Context, workspace *autov1alpha1.Workspace, certificate []byte) (*podspec.Objects, error) {
+// build returns the objects that the Workspace should have, for an agent with the certificate. pod is the pod that it has; it may be nil.
+func (r *Runtime) build(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, certificate []byte, pod *corev1.Pod) (*podspec.Objects, error) {
 	identity, err := r.tokens.Identity(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return podspec.Build(workspace, podspec.Settings{
+	return r.buildObjects(ctx, t, workspace, podspec.Settings{
 		AgentImage:            r.options.AgentImage,
 		AgentImagePullPolicy:  r.options.AgentImagePullPolicy,
-		AgentVolume:           r.options.AgentVolume,
 		AgentArgs:             r.options.AgentArgs,
 		Controller:            identity,
 		TokenAudience:         credentials.Audience(workspace.Namespace, workspace.Name),
 		DefaultServiceAccount: r.options.DefaultServiceAccount,
 		SecretHash:            podspec.ShortHash(certificate),
-	})
+	}, pod)
 }
 
 // appliedVersion is the version of a StatefulSet that this controller wrote last. A later version was written by another client.

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,9 +56,8 @@ type Options struct {
 	AgentImage string
 	// AgentImagePullPolicy is the pull policy of that image; IfNotPresent when empty.
 	AgentImagePullPolicy corev1.PullPolicy
-	// AgentVolume makes the agent run from an image volume, instead of an init container that copies the agent. Every node then needs
-	// Kubernetes 1.35 or later and a container runtime with image volumes.
-	AgentVolume bool
+	// AgentDelivery is how the agent gets into a pod; AutomaticDelivery when empty.
+	AgentDelivery AgentDelivery
 	// AgentArgs are more arguments for the agent, for example its limits.
 	AgentArgs []string
 	// DefaultServiceAccount is the service account of pods whose Workspace names none; "default" when empty.
@@ -76,6 +76,7 @@ type Runtime struct {
 	connections connections
 	rollout     *rollout
 	probes      *probes
+	volumes     *imageVolumes
 	// groups are the agents of each namespace.
 	groups client.Groups
 	// active is true when this controller is the leader.
@@ -101,6 +102,11 @@ func New(ctx context.Context, options Options) (*Runtime, error) {
 	}
 	options.AgentImagePullPolicy = cmp.Or(options.AgentImagePullPolicy, corev1.PullIfNotPresent)
 	options.ClusterDomain = cmp.Or(options.ClusterDomain, DefaultClusterDomain)
+	options.AgentDelivery = cmp.Or(options.AgentDelivery, AutomaticDelivery)
+	server, err := discovery.NewDiscoveryClientForConfig(options.Config)
+	if err != nil {
+		return nil, fmt.Errorf("create the client for the version of the API server: %w", err)
+	}
 	tokens, err := credentials.NewTokens(options.Config)
 	if err != nil {
 		return nil, err
@@ -108,7 +114,7 @@ func New(ctx context.Context, options Options) (*Runtime, error) {
 	events := notify.New()
 	r := &Runtime{
 		options: options, tokens: tokens, events: events, rollout: newRollout(events.Add), trackers: map[types.NamespacedName]*tracker{},
-		probes: newProbes(events.Add),
+		probes: newProbes(events.Add), volumes: &imageVolumes{discovery: server},
 	}
 	return r, r.watch(ctx)
 }
@@ -139,6 +145,9 @@ func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace,
 	}
 	if err == nil {
 		err = r.observe(ctx, t, workspace, o)
+	}
+	if err == nil {
+		t.rememberRefusal(o)
 	}
 	if refusal := refusalStatus(err); refusal != nil {
 		return *refusal, nil

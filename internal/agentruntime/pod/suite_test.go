@@ -100,6 +100,7 @@ type fixture struct {
 	client    ctrlclient.Client
 	namespace string
 	image     string
+	delivery  AgentDelivery
 	runtime   *Runtime
 	// stop ends the controller.
 	stop func()
@@ -116,7 +117,7 @@ func newFixture(t *testing.T) *fixture {
 	g.Expect(err).NotTo(HaveOccurred())
 	namespace := &corev1.Namespace{GenerateName: "pods-"}
 	g.Expect(client.Create(t.Context(), namespace)).To(Succeed())
-	s := &fixture{WithT: g, t: t, client: client, namespace: namespace.Name, image: "agent:v1", statuses: map[ctrlclient.ObjectKey]agentruntime.Status{}}
+	s := &fixture{WithT: g, t: t, client: client, namespace: namespace.Name, image: "agent:v1", delivery: ByInitContainer, statuses: map[ctrlclient.ObjectKey]agentruntime.Status{}}
 	// Without this ServiceAccount, the API server refuses pods.
 	s.Eventually(func() error {
 		return client.Get(t.Context(), ctrlclient.ObjectKey{Namespace: s.namespace, Name: "default"}, &corev1.ServiceAccount{})
@@ -153,7 +154,7 @@ func (s *fixture) startController() {
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.runtime, err = New(s.t.Context(), Options{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Config: mgr.GetConfig(), AgentImage: s.image,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Config: mgr.GetConfig(), AgentImage: s.image, AgentDelivery: s.delivery,
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(mgr.Add(s.runtime)).To(Succeed())

@@ -34,6 +34,8 @@ type memory struct {
 	// pod is the UID of the pod to which silentSince and announcedAt refer.
 	pod                      types.UID
 	silentSince, announcedAt time.Time
+	// volumeRefused is true when a pod was refused because of a volume.
+	volumeRefused bool
 }
 
 // tracker returns the tracker of the Workspace, with its lock held.

@@ -233,12 +233,16 @@ func expectUnprivileged(g *WithT, pod *corev1.Pod) {
 	}
 }
 
-// expectWorkspaceVolumes expects that only the agent's container has the key that proves its identity, and that the container which copies
-// the agent cannot write anywhere else.
+// expectWorkspaceVolumes expects that only the agent's container has the key that proves its identity, that the agent cannot be changed in
+// the volume that it comes from, and that a container which copies the agent cannot write anywhere else.
 func expectWorkspaceVolumes(g *WithT, pod *corev1.Pod) {
-	bootstrap := pod.Spec.InitContainers[0]
-	g.Expect(bootstrap.Name).To(Equal(podspec.BootstrapContainerName))
-	g.Expect(ptr.Deref(bootstrap.SecurityContext.ReadOnlyRootFilesystem, false)).To(BeTrue())
+	fromImage := slices.ContainsFunc(pod.Spec.Volumes, func(volume corev1.Volume) bool { return volume.Image != nil })
+	g.Expect(fromImage).To(Equal(len(pod.Spec.InitContainers) == 0), "there is one way for the agent to get into the pod")
+	if !fromImage {
+		bootstrap := pod.Spec.InitContainers[0]
+		g.Expect(bootstrap.Name).To(Equal(podspec.BootstrapContainerName))
+		g.Expect(ptr.Deref(bootstrap.SecurityContext.ReadOnlyRootFilesystem, false)).To(BeTrue())
+	}
 	for _, container := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
 		for _, mount := range container.VolumeMounts {
 			isAgent := container.Name == autov1alpha1.PulumiContainerName

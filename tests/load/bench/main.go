@@ -20,16 +20,16 @@ import (
 
 // settings holds the settings of a run.
 type settings struct {
-	runs        int   // runs per measurement
-	artifactMiB int64 // size of the fetched artifact
-	stacks      int   // Stacks that follow one commit, in pods
-	fleet       int   // Stacks that follow one commit, as processes
-	enforce     bool  // fail when a limit is exceeded
-	processes   bool  // measure the process runtime and the artifact store
-	pods        bool  // measure the pod runtime
-	sharedWork  bool  // measure the work in goroutines that all tenants share
-	typescript  bool  // measure a program in TypeScript, in pods
-	agentVolume bool  // mount the agent into pods as an image volume
+	runs        int    // runs per measurement
+	artifactMiB int64  // size of the fetched artifact
+	stacks      int    // Stacks that follow one commit, in pods
+	fleet       int    // Stacks that follow one commit, as processes
+	enforce     bool   // fail when a limit is exceeded
+	processes   bool   // measure the process runtime and the artifact store
+	pods        bool   // measure the pod runtime
+	sharedWork  bool   // measure the work in goroutines that all tenants share
+	typescript  bool   // measure a program in TypeScript, in pods
+	agentVolume string // how the agent gets into pods, as --agent-image-volume of the controller
 }
 
 func main() {
@@ -45,7 +45,7 @@ func parse(args []string) (settings, error) {
 	flags.IntVar(&s.fleet, "fleet", 60, "how many Stacks follow one commit, as processes")
 	flags.BoolVar(&s.enforce, "enforce", true, "fail when a limit is exceeded and the machine was quiet")
 	flags.BoolVar(&s.processes, "processes", true, "measure the process runtime and the artifact store")
-	flags.BoolVar(&s.agentVolume, "agent-image-volume", false, "start the controller with --agent-image-volume")
+	flags.StringVar(&s.agentVolume, "agent-image-volume", "auto", "how the agent gets into pods: the controller's --agent-image-volume")
 	flags.BoolVar(&s.sharedWork, "shared-work", true, "measure the work in goroutines that all tenants share")
 	flags.BoolVar(&s.typescript, "typescript", true, "measure a program in TypeScript, in pods; its tools take long to build the first time")
 	flags.BoolVar(&s.pods, "pods", true, "measure the pod runtime, which needs root")

@@ -72,7 +72,7 @@ func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.W
 	system, err := podsystem.Start(ctx, podsystem.Options{
 		Log: out, WithLanguages: s.typescript,
 		// The gate is for the tenant that causes as much load as it can.
-		ControllerArgs: []string{"--feature-gates=ExternalArtifact=true", fmt.Sprintf("--agent-image-volume=%t", s.agentVolume)},
+		ControllerArgs: []string{"--feature-gates=ExternalArtifact=true", "--agent-image-volume=" + s.agentVolume},
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,155 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/client-go/discovery"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
+)
+
+// AgentDelivery is how the agent gets into a pod.
+type AgentDelivery string
+
+const (
+	// ByImageVolume mounts the image with the agent as a volume. Every node needs Kubernetes 1.35 and a container runtime with image volumes.
+	ByImageVolume AgentDelivery = "true"
+	// ByInitContainer copies the agent with an init container, which works everywhere and takes about a second.
+	ByInitContainer AgentDelivery = "false"
+	// AutomaticDelivery mounts the image if the API server has Kubernetes 1.36 or later, where image volumes are always on. A pod whose container
+	// cannot be created so gets an init container instead: its node may be older, or its container runtime may have no image volumes. So do pods
+	// that are new within the next hour.
+	AutomaticDelivery AgentDelivery = "auto"
+)
+
+const (
+	// refusalTime is for how long new pods get an init container after an image volume was refused.
+	refusalTime = time.Hour
+	// versionInterval is how often the API server is asked for its version, which an upgrade changes.
+	versionInterval = time.Hour
+)
+
+// imageVolumesAlways is the version of the API server from which on image volumes cannot be turned off.
+var imageVolumesAlways = version.MustParseGeneric("1.36")
+
+// imageVolumes finds out whether the cluster has image volumes.
+type imageVolumes struct {
+	discovery discovery.ServerVersionInterface
+
+	mu        sync.Mutex
+	refusedAt time.Time
+	askedAt   time.Time
+	supported bool
+}
+
+// usable reports whether a new pod should get an image volume.
+func (v *imageVolumes) usable(now time.Time) (bool, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.refusedAt.IsZero() && now.Sub(v.refusedAt) < refusalTime {
+		return false, nil
+	}
+	if v.askedAt.IsZero() || now.Sub(v.askedAt) >= versionInterval {
+		info, err := v.discovery.ServerVersion()
+		if err != nil {
+			return false, fmt.Errorf("ask the API server for its version: %w", err)
+		}
+		parsed, err := version.ParseGeneric(info.GitVersion)
+		v.askedAt, v.supported = now, err == nil && parsed.AtLeast(imageVolumesAlways)
+	}
+	return v.supported, nil
+}
+
+// refused records that a pod could not be started with an image volume.
+func (v *imageVolumes) refused(now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.refusedAt = now
+}
+
+// buildObjects returns the objects of the Workspace with the agent delivered as the settings say. If nobody has decided, what the StatefulSet
+// has stays, so that another decision replaces no pod that works; only a pod that cannot be started with an image volume is made again.
+func (r *Runtime) buildObjects(
+	ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, settings podspec.Settings, pod *corev1.Pod,
+) (*podspec.Objects, error) {
+	with := func(volume bool) (*podspec.Objects, error) {
+		settings.AgentVolume = volume
+		return podspec.Build(workspace, settings)
+	}
+	if r.options.AgentDelivery != AutomaticDelivery {
+		return with(r.options.AgentDelivery == ByImageVolume)
+	}
+	byVolume, err := with(true)
+	if err != nil {
+		return nil, err
+	}
+	present := &appsv1.StatefulSet{}
+	if _, err := r.get(ctx, workspace, byVolume.StatefulSet.Name, present); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	applied := revisionsOf(present.Spec.Template.Annotations).agent
+	if applied == byVolume.AgentRevision {
+		started := pod == nil || revisionsOf(pod.Annotations).agent != applied || !refusesToStart(pod)
+		if started && !t.volumeRefused {
+			return byVolume, nil
+		}
+		r.volumes.refused(now)
+		r.options.Log.Info("the pod cannot be started with an image volume, so it gets an init container",
+			"workspace", keyOf(workspace).String())
+		return with(false)
+	}
+	byInitContainer, err := with(false)
+	if err != nil || applied == byInitContainer.AgentRevision {
+		return byInitContainer, err
+	}
+	usable, err := r.volumes.usable(now)
+	if err != nil {
+		return nil, err
+	}
+	if usable {
+		return byVolume, nil
+	}
+	return byInitContainer, nil
+}
+
+// rememberRefusal notes that a pod was refused because of a volume, for example by a policy of the cluster.
+func (t *tracker) rememberRefusal(o *observation) {
+	if o.pod != nil {
+		return
+	}
+	newest := newestEvent(o.events, "FailedCreate", "SuccessfulCreate")
+	t.volumeRefused = newest.Type == corev1.EventTypeWarning && strings.Contains(newest.Message, "volume")
+}
+
+// refusesToStart reports whether the container with the agent could not be created, or its program could not be started, as on a node without
+// image volumes. The kubelet and the container runtimes have no reason of their own for that.
+func refusesToStart(pod *corev1.Pod) bool {
+	container := containerOf(pod, autov1alpha1.PulumiContainerName)
+	if container == nil || container.State.Running != nil {
+		return false
+	}
+	if waiting := container.State.Waiting; waiting != nil {
+		if strings.Contains(waiting.Message, formatError) {
+			return false
+		}
+		if slices.Contains([]string{"CreateContainerError", "RunContainerError"}, waiting.Reason) {
+			return true
+		}
+	}
+	for _, state := range []corev1.ContainerState{container.State, container.LastTerminationState} {
+		if ended := state.Terminated; ended != nil && !strings.Contains(ended.Message, formatError) && (ended.Reason == "StartError" || ended.Reason == "ContainerCannotRun") {
+			return true
+		}
+	}
+	return false
+}
