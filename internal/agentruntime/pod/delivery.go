@@ -76,50 +76,62 @@ func (v *imageVolumes) refused(now time.Time) {
 	v.refusedAt = now
 }
 
-// buildObjects returns the objects of the Workspace with the agent delivered as the settings say. If nobody has decided, what the StatefulSet
-// has stays, so that another decision replaces no pod that works; only a pod that cannot be started with an image volume is made again.
+// buildObjects returns the objects of the Workspace with the agent delivered as the settings say. If nobody has decided, what the Workspace has
+// stays, so that another decision replaces no pod that works; only a pod that cannot be started with an image volume is made again.
 func (r *Runtime) buildObjects(
 	ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, settings podspec.Settings, pod *corev1.Pod,
 ) (*podspec.Objects, error) {
-	with := func(volume bool) (*podspec.Objects, error) {
-		settings.AgentVolume = volume
+	with := func(delivery AgentDelivery) (*podspec.Objects, error) {
+		settings.AgentVolume = delivery == ByImageVolume
 		return podspec.Build(workspace, settings)
 	}
 	if r.options.AgentDelivery != AutomaticDelivery {
-		return with(r.options.AgentDelivery == ByImageVolume)
+		return with(r.options.AgentDelivery)
 	}
-	byVolume, err := with(true)
+	byVolume, err := with(ByImageVolume)
 	if err != nil {
 		return nil, err
 	}
-	present := &appsv1.StatefulSet{}
-	if _, err := r.get(ctx, workspace, byVolume.StatefulSet.Name, present); err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	applied := revisionsOf(present.Spec.Template.Annotations).agent
-	if applied == byVolume.AgentRevision {
-		started := pod == nil || revisionsOf(pod.Annotations).agent != applied || !refusesToStart(pod)
-		if started && !t.volumeRefused {
-			return byVolume, nil
+	if t.delivery == "" {
+		byInitContainer, err := with(ByInitContainer)
+		if err != nil {
+			return nil, err
 		}
-		r.volumes.refused(now)
+		if t.delivery, err = r.deliveryOf(ctx, workspace, byVolume, byInitContainer); err != nil {
+			return nil, err
+		}
+	}
+	failed := pod != nil && revisionsOf(pod.Annotations).agent == byVolume.AgentRevision && refusesToStart(pod)
+	if t.delivery == ByImageVolume && (failed || t.volumeRefused) {
+		t.delivery = ByInitContainer
+		r.volumes.refused(time.Now())
 		r.options.Log.Info("the pod cannot be started with an image volume, so it gets an init container",
 			"workspace", keyOf(workspace).String())
-		return with(false)
 	}
-	byInitContainer, err := with(false)
-	if err != nil || applied == byInitContainer.AgentRevision {
-		return byInitContainer, err
+	return with(t.delivery)
+}
+
+// deliveryOf returns how the agent gets into the pod of a Workspace that this controller has not seen before: as its StatefulSet says, or, if
+// that has another agent or there is none, as a new pod gets it now.
+func (r *Runtime) deliveryOf(ctx context.Context, workspace *autov1alpha1.Workspace, byVolume, byInitContainer *podspec.Objects) (AgentDelivery, error) {
+	present := &appsv1.StatefulSet{}
+	if _, err := r.get(ctx, workspace, byVolume.StatefulSet.Name, present); err != nil {
+		return "", err
 	}
-	usable, err := r.volumes.usable(now)
-	if err != nil {
-		return nil, err
+	switch revisionsOf(present.Spec.Template.Annotations).agent {
+	case byVolume.AgentRevision:
+		return ByImageVolume, nil
+	case byInitContainer.AgentRevision:
+		return ByInitContainer, nil
 	}
-	if usable {
-		return byVolume, nil
+	usable, err := r.volumes.usable(time.Now())
+	switch {
+	case err != nil:
+		return "", err
+	case usable:
+		return ByImageVolume, nil
 	}
-	return byInitContainer, nil
+	return ByInitContainer, nil
 }
 
 // rememberRefusal notes that a pod was refused because of a volume, for example by a policy of the cluster.

@@ -7,8 +7,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/version"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
@@ -95,6 +97,26 @@ func TestPodThatCannotStartWithAnImageVolumeGetsAnInitContainer(t *testing.T) {
 	s.finish(next)
 	last, _ := s.makeReady(fails, next.UID)
 	s.Expect(last).To(copies(), "an edit of the user does not change how the agent is delivered")
+}
+
+// The cache may not have the StatefulSet yet that was written just now: here there is none, because somebody has deleted it.
+func TestHowTheAgentGetsIntoAPodIsDecidedOnce(t *testing.T) {
+	s := newFixture(t)
+	s.delivery = AutomaticDelivery
+	s.startController()
+	workspace := s.create("once", autov1alpha1.WorkspaceSpec{})
+	first := s.pod(workspace)
+	s.Expect(first).To(mounts())
+	s.runtime.volumes.refused(time.Now()) // another Workspace had a problem with it
+	set := &appsv1.StatefulSet{}
+	s.Expect(s.client.Get(t.Context(), ctrlclient.ObjectKey{Namespace: s.namespace, Name: "once-workspace"}, set)).To(Succeed())
+	s.Expect(s.client.Delete(t.Context(), set)).To(Succeed())
+	s.Eventually(func(g Gomega) {
+		again := &appsv1.StatefulSet{}
+		g.Expect(s.client.Get(t.Context(), ctrlclient.ObjectKeyFromObject(set), again)).To(Succeed())
+		g.Expect(again.UID).NotTo(Equal(set.UID))
+		g.Expect(&corev1.Pod{Spec: again.Spec.Template.Spec}).To(mounts())
+	}).Should(Succeed())
 }
 
 func TestOnlyAFailureToStartCountsAgainstAnImageVolume(t *testing.T) {

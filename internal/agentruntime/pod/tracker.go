@@ -34,6 +34,9 @@ type memory struct {
 	// pod is the UID of the pod to which silentSince and announcedAt refer.
 	pod                      types.UID
 	silentSince, announcedAt time.Time
+	// delivery is how the agent gets into the pod, if that is found out; empty until then. The cache may be behind what was written, so it does
+	// not decide again.
+	delivery AgentDelivery
 	// volumeRefused is true when a pod was refused because of a volume.
 	volumeRefused bool
 }
