@@ -136,7 +136,7 @@ func TestControllerServesProbesMetricsAndProfilesAndStopsWhenAsked(t *testing.T)
 	))
 	g.Eventually(c.logged, timeout, pollInterval).Should(ContainSubstring("child processes of the controller"))
 	// A controller that is stopped while it starts logs that as an error.
-	for _, name := range []string{"approval", "program", "stack", "update", "workspace"} {
+	for _, name := range []string{"approval", "program", "stack", "stackrollout", "update", "workspace"} {
 		g.Eventually(c.logged, timeout, pollInterval).Should(ContainSubstring(`"msg":"Starting workers","controller":"` + name + `"`))
 	}
 

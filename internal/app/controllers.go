@@ -33,6 +33,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/controller/approval"
 	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/controller/program"
+	"github.com/stack-controller/stack-controller/internal/controller/rollout"
 	"github.com/stack-controller/stack-controller/internal/controller/stack"
 	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/controller/workspace"
@@ -107,6 +108,11 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	}
 	approvals := &approval.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, APIReader: liveReader(mgr), Shard: shard.New(o.selector)}
 	if err := approvals.SetupWithManager(mgr, controllerOptions(o)); err != nil {
+		return err
+	}
+	// Each kind of source wakes the objects of one controller, so this one has kinds of its own. They share the cache.
+	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Sources: &source.Set{Sources: newSources(mgr, o)}, Shard: shard.New(o.selector)}
+	if err := rollouts.SetupWithManager(ctx, mgr, controllerOptions(o)); err != nil {
 		return err
 	}
 	updates, err := metrics.NewUpdates(ctrlmetrics.Registry, observers...)

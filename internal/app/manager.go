@@ -149,7 +149,9 @@ func cacheOptions(o *options) cache.Options {
 			&autov1alpha1.Workspace{}: selected,
 			&autov1alpha1.Update{}:    {Label: o.selector, Transform: informercache.Transform(update.CacheTransform)},
 			&autov1alpha1.Approval{}:  {Transform: informercache.Transform(source.CacheTransform)},
-			&pulumiv1.Program{}:       {Transform: informercache.Transform(source.ProgramCacheTransform)},
+			// The Stacks of a shard may name any of them.
+			&autov1alpha1.StackRollout{}: {Transform: informercache.Transform(source.CacheTransform)},
+			&pulumiv1.Program{}:          {Transform: informercache.Transform(source.ProgramCacheTransform)},
 		},
 	}
 	if o.workspace.runtime == runtimePod {

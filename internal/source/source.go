@@ -127,6 +127,22 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 	return found, nil
 }
 
+// Earlier returns an artifact that the source of the offer offered before, with its commit, see CommitOf, and its revision. Whether the
+// artifact can still be had is not known.
+func (s *Set) Earlier(namespace string, offer *Artifact, commit, revision string) (*Artifact, error) {
+	from := offer.UpdateSource("")
+	from.Digest, from.Revision, from.Size, from.Commit = commit, revision, nil, nil
+	if from.Git != nil {
+		from.Digest, from.Git.Ref = "", commit
+	}
+	reference, err := s.OfUpdate(from).Reference(namespace, from)
+	if err != nil {
+		return nil, err
+	}
+	reference.Revision = revision
+	return &Artifact{Reference: reference, Origin: *from}, nil
+}
+
 func (s *Set) of(stack *pulumiv1.Stack) Source {
 	for _, kind := range s.Sources {
 		if kind.IsUsedBy(stack) {

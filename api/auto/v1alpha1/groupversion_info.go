@@ -21,6 +21,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&Workspace{}, &WorkspaceList{},
 		&Update{}, &UpdateList{},
 		&Approval{}, &ApprovalList{},
+		&StackRollout{}, &StackRolloutList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

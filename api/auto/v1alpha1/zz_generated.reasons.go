@@ -151,3 +151,19 @@ const (
 	// PlanExpiredReason (Stalled): The plan was not approved in time, and is made again.
 	PlanExpiredReason = "PlanExpired"
 )
+
+// Reasons of the conditions of StackRollouts.
+const (
+	// RolloutCompleteReason (ready): All Stacks have the revision that the source offers. `Complete` is true.
+	RolloutCompleteReason = "RolloutComplete"
+	// RolloutProgressingReason (ready): Stacks of a wave are being updated. The StackRollout is Ready meanwhile; `Complete` says when all have the revision.
+	RolloutProgressingReason = "Progressing"
+	// RolloutSoakingReason (ready): All Stacks of a wave have the revision, and the next wave waits for the end of its `soak`.
+	RolloutSoakingReason = "Soaking"
+	// RolloutSuspendedReason (ready): `spec.suspend` is true: no other Stack gets the revision.
+	RolloutSuspendedReason = "Suspended"
+	// RolloutHaltedReason (waiting or Stalled): More Stacks of a wave failed than `maxFailures` allows, so no other Stack gets the revision. Stalled as soon as one of them is Stalled itself. `.status.failing` has the Stacks and their messages.
+	RolloutHaltedReason = "RolloutHalted"
+	// DependencyInLaterWaveReason (Stalled): A Stack depends on one in a later wave, which waits for it. Nothing is updated.
+	DependencyInLaterWaveReason = "DependencyInLaterWave"
+)

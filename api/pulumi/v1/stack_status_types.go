@@ -20,6 +20,9 @@ const (
 	StackUpdateFailed StackUpdateState = "failed"
 )
 
+// HeldCondition is the condition of a Stack that reports that its StackRollout does not let it have the newest revision of its source yet.
+const HeldCondition = "Held"
+
 // StackStatus is the observed state of a Stack.
 type StackStatus struct {
 	meta.ReconcileRequestStatus `json:",inline"`
@@ -37,7 +40,7 @@ type StackStatus struct {
 	// +optional
 	ObservedLastUpdateRequest string `json:"observedLastUpdateRequest,omitempty"`
 
-	// Conditions of the Stack: Ready, Reconciling and Stalled, and Drifted if spec.drift is set.
+	// Conditions of the Stack: Ready, Reconciling and Stalled, Drifted if spec.drift is set, and Held if spec.rolloutRef is set.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -278,6 +278,11 @@ type StackSpec struct {
 	// +optional
 	ShareOutputs []OutputShare `json:"shareOutputs,omitempty"`
 
+	// RolloutRef names the StackRollout from which the Stack gets the revisions of its source. Without it, the Stack gets each revision at
+	// once.
+	// +optional
+	RolloutRef *RolloutReference `json:"rolloutRef,omitempty"`
+
 	// WorkspaceTemplate customizes the Workspace of the Stack.
 	// +optional
 	WorkspaceTemplate *WorkspaceTemplate `json:"workspaceTemplate,omitempty"`
@@ -285,6 +290,20 @@ type StackSpec struct {
 	// UpdateTemplate customizes the Updates of the Stack.
 	// +optional
 	UpdateTemplate *UpdateTemplate `json:"updateTemplate,omitempty"`
+}
+
+// RolloutReference names a StackRollout.
+type RolloutReference struct {
+	// Name of the StackRollout.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+
+	// Namespace of the StackRollout, which has to admit the Stack. Defaults to that of the Stack.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // PrerequisiteRef names a Stack that must be up to date.

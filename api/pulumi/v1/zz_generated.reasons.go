@@ -48,6 +48,12 @@ const (
 	ArtifactTooLargeReason = "ArtifactTooLarge"
 	// ArtifactUnusableReason (waiting or Stalled): The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.
 	ArtifactUnusableReason = "ArtifactUnusable"
+	// RolloutNotFoundReason (waiting): A new Stack waits, because there is no StackRollout with the name in `rolloutRef` that admits it. A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.
+	RolloutNotFoundReason = "RolloutNotFound"
+	// WaveNotOpenReason (waiting): A new Stack waits for its turn in its StackRollout, which has no revision yet that reached all Stacks. A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.
+	WaveNotOpenReason = "WaveNotOpen"
+	// RevisionNotKeptReason (waiting): The Stack has to be updated for another reason than a new revision, such as an edit. The revision that it has is no longer kept, and the newer one waits for its turn.
+	RevisionNotKeptReason = "RevisionNotKept"
 	// SpecInvalidReason (Stalled): The spec is invalid. The message names the field. Examples are an invalid URL in `projectRepo`, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.
 	SpecInvalidReason = "SpecInvalid"
 	// PrerequisiteNotSatisfiedReason (waiting): A Stack in `prerequisites` does not exist, is not Ready, has not succeeded, or succeeded too long ago.

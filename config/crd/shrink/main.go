@@ -6,6 +6,7 @@
 //   - The workspaceTemplate and the updateTemplate of a Stack lose their descriptions, which `kubectl explain workspace.spec` and
 //     `kubectl explain update.spec` have, for the same reason.
 //   - The references in the gitAuth of a Stack lose theirs, which spec.envRefs has.
+//   - The inputs of the current update and of the plan of a Stack lose theirs, which its last update has.
 //   - Conditions and the history of a status lose theirs, which are those of Kubernetes and Flux.
 //   - A version that is served and not stored keeps the description of the kind only: its fields are described in the version
 //     that is stored.
@@ -28,6 +29,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
@@ -116,6 +118,9 @@ func withoutStatus(definition *apiextensionsv1.CustomResourceDefinition) ([]byte
 	return json.Marshal(object)
 }
 
+// inputs are the fields of an update by which the inputs of a Stack are compared.
+var inputs = []string{"generation", "specDigest", "revision", "contentDigest", "referencesDigest", "inputValuesDigest", "inputVersionsDigest"}
+
 // rewrite applies the rules to a schema and everything below it.
 func rewrite(schema *apiextensionsv1.JSONSchemaProps) {
 	for name, property := range schema.Properties {
@@ -133,6 +138,10 @@ func rewrite(schema *apiextensionsv1.JSONSchemaProps) {
 			updateProperty(&property, "spec", dropPlan)
 		case "conditions", "history":
 			dropDescriptionsBelow(&property)
+		case "currentUpdate", "plan":
+			for _, name := range inputs {
+				updateProperty(&property, name, func(input *apiextensionsv1.JSONSchemaProps) { input.Description = "" })
+			}
 		case "gitAuth":
 			for _, name := range []string{"accessToken", "sshAuth", "basicAuth"} {
 				updateProperty(&property, name, dropDescriptionsBelow)
@@ -184,7 +193,7 @@ func updateProperty(schema *apiextensionsv1.JSONSchemaProps, name string, change
 func boundIntOrString(schema *apiextensionsv1.JSONSchemaProps) {
 	switch {
 	case !schema.XIntOrString:
-	case schema.Pattern != "":
+	case strings.Contains(schema.Pattern, "numkMGTPE"):
 		schema.Pattern = quantityPattern
 	default:
 		schema.Minimum, schema.Maximum = new(float64), new(float64)

@@ -35,6 +35,8 @@ type observation struct {
 	// artifact is what the source offers; nil for a Stack without source, and when sourceProblem says why there is none.
 	artifact      *source.Artifact
 	sourceProblem *source.Problem
+	// held says why artifact is what the Stack has, and not what the source offers; nil when it is what the source offers.
+	held *held
 	// verified says that Flux has verified the artifact, for a Stack that needs it.
 	verified bool
 	// content is what is known of the files in the artifact.

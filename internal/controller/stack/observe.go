@@ -241,11 +241,14 @@ func (r *Reconciler) observeSource(ctx context.Context, o *observation) error {
 			err = r.Sources.CheckUnsourced(o.stack)
 		}
 	}
+	if err == nil {
+		err = r.observeRollout(ctx, o)
+	}
 	if errors.As(err, &o.sourceProblem) {
 		o.artifact = nil
 		return nil
 	}
-	o.verified = o.artifact != nil && o.artifact.Verification.Verified && r.Sources.RequiresVerified(o.stack)
+	o.verified = o.artifact != nil && o.held == nil && o.artifact.Verification.Verified && r.Sources.RequiresVerified(o.stack)
 	return err
 }
 
@@ -321,11 +324,17 @@ func isOwn(stack *pulumiv1.Stack, workspace metav1.Object) bool {
 func (r *Reconciler) observeContent(ctx context.Context, o *observation) error {
 	o.content = content{requested: true}
 	waiter := client.ObjectKeyFromObject(o.stack)
-	stored, err := r.Artifacts.Request(o.artifact.Reference, waiter)
-	if _, kind := source.FetchReason(err); kind == artifact.NotFound {
+	if o.held != nil {
+		if err := r.locateKept(ctx, o); err != nil {
+			o.content.problem = err
+			return nil
+		}
+	}
+	stored, err := r.requestArtifact(o.artifact.Reference, waiter)
+	if _, kind := source.FetchReason(err); kind == artifact.NotFound && o.held == nil {
 		// The artifact was replaced before it was fetched. The source is read again, see source.Set.Refresh.
 		found, refreshErr := r.Sources.Refresh(ctx, o.stack)
-		if refreshErr == nil && found != nil && found.Digest != o.artifact.Digest {
+		if refreshErr == nil && found != nil && found.Digest != o.artifact.Digest && r.mayHave(ctx, o.stack, found) {
 			o.artifact = found
 			stored, err = r.Artifacts.Request(found.Reference, waiter)
 		}

@@ -234,7 +234,7 @@ func (d dependency) followsRevision() bool {
 // because each polls at its own time.
 func (r *Reconciler) behindRevision(o *observation, item dependency, required *pulumiv1.Stack) *dependencyProblem {
 	shared := r.Sources.Key(o.stack)
-	if o.artifact == nil || required.Spec.Suspend || shared == "" || shared != r.Sources.Key(required) {
+	if o.artifact == nil || o.held != nil || required.Spec.Suspend || shared == "" || shared != r.Sources.Key(required) {
 		return nil
 	}
 	switch last := required.Status.LastUpdate; {

@@ -263,6 +263,7 @@ func (r *Reconciler) actAlsoOnDrift(ctx context.Context, o *observation, d decis
 	result, err := r.act(ctx, o, d)
 	if err == nil {
 		r.actOnDrift(ctx, o, drift, &result)
+		result.after = soonest(result.after, showHeld(o))
 	}
 	if o.otherShard != nil {
 		// Changes of the Update wake only the other controller.

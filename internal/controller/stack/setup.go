@@ -6,8 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,7 +32,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/waves"
 )
+
+// requestQueue is the queue of the controller.
+type requestQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // Indexes of the cache.
 const (
@@ -64,6 +72,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForInputs), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// An expression may read any field, and the creation of a Stack matters to those for which it only has to exist.
 		Watches(&pulumiv1.Stack{}, r.requestsFor(readyExprIndex), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&autov1alpha1.StackRollout{}, handler.Funcs{CreateFunc: r.rolloutAppeared, UpdateFunc: r.rolloutChanged}).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(ctrlsource.Channel(r.Contents.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(r.Objects.Source(func(ctx context.Context, name objectwatch.Name) []reconcile.Request {
@@ -222,6 +231,28 @@ func (r *Reconciler) requestsForInputs(ctx context.Context, object client.Object
 		}
 	}
 	return requests
+}
+
+// rolloutAppeared wakes the Stacks that name a StackRollout.
+func (r *Reconciler) rolloutAppeared(ctx context.Context, e event.CreateEvent, queue requestQueue) {
+	for _, request := range r.findStacks(ctx, informercache.StacksByRollout, client.ObjectKeyFromObject(e.Object).String()) {
+		queue.Add(request)
+	}
+}
+
+// rolloutChanged wakes the Stacks that got a turn, and all when something changed that may concern each of them.
+func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, queue requestQueue) {
+	before, after := e.ObjectOld.(*autov1alpha1.StackRollout), e.ObjectNew.(*autov1alpha1.StackRollout)
+	if !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) || !equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces) {
+		r.rolloutAppeared(ctx, event.CreateEvent{Object: after}, queue)
+		return
+	}
+	for _, turn := range after.Status.Turns {
+		namespace, name, _ := strings.Cut(turn.Stack, "/")
+		if !waves.HasTurn(&before.Status, namespace, name) {
+			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+		}
+	}
 }
 
 // updated passes updates for which differ returns true, and all other events.

@@ -51,6 +51,7 @@ var stacks = []Field{
 	{"spec.outputs", "does not write these objects", false},
 	{"spec.inputs", "updates this Stack without this configuration", true},
 	{"spec.shareOutputs", "", false},
+	{"spec.rolloutRef", "updates this Stack to each revision at once", true},
 	{"spec.sourcePaths", "updates this Stack for each commit", false},
 	{"spec.recurseSubmodules", submodules, false},
 	{"spec.gitAuth.knownHostsRef", unknownHost, false},

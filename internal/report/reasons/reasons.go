@@ -73,7 +73,7 @@ type Table struct {
 	wakers string
 }
 
-// The files with the constants of Stack and Program, and of Update, Workspace and Approval.
+// The files with the constants of Stack and Program, and of Update, Workspace, Approval and StackRollout.
 const (
 	StackConstants  = "api/pulumi/v1/zz_generated.reasons.go"
 	UpdateConstants = "api/auto/v1alpha1/zz_generated.reasons.go"
@@ -87,6 +87,7 @@ func Tables() []Table {
 		{Kind: "Workspace", Constants: UpdateConstants, Rows: workspaceRows},
 		{Kind: "Approval", Constants: UpdateConstants, Rows: approvalRows},
 		{Kind: "Program", Constants: StackConstants, Rows: programRows},
+		{Kind: "StackRollout", Constants: UpdateConstants, Rows: rolloutRows},
 	}
 }
 

@@ -154,6 +154,27 @@ var stackRows = []Row{
 		Tests: []string{"e2e.TestHostileArtifactNeverRunsAndIsExplained/garbage"},
 	},
 	{
+		Reason: "RolloutNotFound", State: Waiting,
+		Means: "A new Stack waits, because there is no StackRollout with the name in `rolloutRef` that admits it. A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.",
+		When:  "when the StackRollout appears",
+		Todo:  "Check the name and the namespace, and `spec.allowedNamespaces` of the StackRollout. To get each revision at once, remove `rolloutRef`.",
+		Tests: []string{"e2e.TestStackWithoutItsStackRolloutGetsNothingNew"},
+	},
+	{
+		Reason: "WaveNotOpen", State: Waiting,
+		Means: "A new Stack waits for its turn in its StackRollout, which has no revision yet that reached all Stacks. A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.",
+		When:  "its turn",
+		Todo:  "Look at the StackRollout with `kubectl describe stackrollout`.",
+		Tests: []string{"e2e.TestWavesReachOneStackAfterTheOther"},
+	},
+	{
+		Reason: "RevisionNotKept", State: Waiting,
+		Means: "The Stack has to be updated for another reason than a new revision, such as an edit. The revision that it has is no longer kept, and the newer one waits for its turn.",
+		When:  "every 30 s",
+		Todo:  "Wait for the turn of the Stack, or remove `rolloutRef` to get the newest revision now. A volume for `--storage-path` keeps revisions over restarts.",
+		Tests: []string{"e2e.TestHeldStackWhoseRevisionIsGoneWaitsForItsTurn"},
+	},
+	{
 		Reason: "SpecInvalid", State: Stalled,
 		Means: "The spec is invalid. The message names the field. Examples are an invalid URL in `projectRepo`, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.",
 		When:  "every 30 s if another object is too large",

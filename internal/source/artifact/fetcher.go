@@ -61,6 +61,9 @@ func (f *Fetcher) Request(ref Reference, waiter types.NamespacedName) (stored st
 	return "", f.downloads.request(requestKey{waiter.Namespace, from.key, from.digest}, ref, waiter)
 }
 
+// Stored returns the digest under which the artifact is stored; empty when it is not.
+func (f *Fetcher) Stored(ref Reference) string { return f.store.Stored(ref) }
+
 // Start runs the requested downloads until ctx ends, which also cancels those that are running.
 func (f *Fetcher) Start(ctx context.Context) error {
 	f.downloads.run(ctx, func(ctx context.Context, _ requestKey, ref Reference) error { return f.store.Fetch(ctx, ref) })

@@ -22,7 +22,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// Lint returns what is wrong with the status of a Stack, Program, Workspace or Update. It does not check a suspended Stack, whose status
+// Lint returns what is wrong with the status of a Stack, Program, Workspace, Update or StackRollout. It does not check a suspended Stack, whose status
 // stays as it was.
 func Lint(ctx context.Context, object conditions.Getter) error {
 	switch object := object.(type) {
@@ -34,6 +34,8 @@ func Lint(ctx context.Context, object conditions.Getter) error {
 	case *autov1alpha1.Workspace:
 		return lintReady(ctx, object)
 	case *pulumiv1.Program:
+		return lintReady(ctx, object)
+	case *autov1alpha1.StackRollout:
 		return lintReady(ctx, object)
 	case *autov1alpha1.Update:
 		return lintUpdate(object)
@@ -152,7 +154,7 @@ type Watcher struct {
 func Watch(ctx context.Context, from client.WithWatch, namespace string) (*Watcher, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &Watcher{cancel: cancel}
-	for _, list := range []client.ObjectList{&pulumiv1.StackList{}, &pulumiv1.ProgramList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}} {
+	for _, list := range []client.ObjectList{&pulumiv1.StackList{}, &pulumiv1.ProgramList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}, &autov1alpha1.StackRolloutList{}} {
 		watcher, err := from.Watch(ctx, list, client.InNamespace(namespace))
 		if err != nil {
 			cancel()
@@ -216,6 +218,8 @@ func statusOf(object any) any {
 	case *pulumiv1.Program:
 		return object.Status
 	case *autov1alpha1.Workspace:
+		return object.Status
+	case *autov1alpha1.StackRollout:
 		return object.Status
 	case *autov1alpha1.Update:
 		return object.Status

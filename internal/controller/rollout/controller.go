@@ -1,0 +1,240 @@
+// Package rollout is the controller of StackRollouts: it decides which Stacks may have the revision that a source offers, wave by wave, and
+// says so in the status. The Stack controller asks internal/waves.Release, which reads that status.
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/runtime/predicates"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/shard"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+const (
+	// sourceIndex is the index of StackRollouts by the key of their source.
+	sourceIndex = "rollout.source"
+	// writeInterval is the shortest time between two writes of the status of a StackRollout: many Stacks end their updates at once.
+	writeInterval = time.Second
+	// conflictInterval is the time to the next reconcile when the StackRollout was changed meanwhile.
+	conflictInterval = 100 * time.Millisecond
+)
+
+// Reconciler reconciles StackRollouts. Its exported fields are set before SetupWithManager, and do not change.
+type Reconciler struct {
+	client.Client
+	record.EventRecorder
+	// Sources resolve the source of a StackRollout, and those of its Stacks.
+	Sources *source.Set
+	// Shard has the StackRollouts of this controller; nil when it has all.
+	Shard *shard.Shard
+	// written has, by the name of the StackRollout, when its status was written last.
+	written sync.Map
+}
+
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=stackrollouts,verbs=get;list;watch
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=stackrollouts/status,verbs=patch
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+
+// SetupWithManager adds the controller to the manager.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.StackRollout{}, sourceIndex, func(object client.Object) []string {
+		if key := r.Sources.Key(follower(object.(*autov1alpha1.StackRollout))); key != "" {
+			return []string{key}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index the stackrollouts by their sources: %w", err)
+	}
+	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{})
+	build := ctrl.NewControllerManagedBy(mgr).
+		Named("stackrollout").
+		For(&autov1alpha1.StackRollout{}, builder.WithPredicates(changed)).
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(rolloutOf), builder.WithPredicates(predicate.Funcs{UpdateFunc: concerns})).
+		WithOptions(options)
+	for _, watch := range r.Sources.Watches(mgr.GetCache(), r.rolloutsOf) {
+		build = build.WatchesRawSource(watch)
+	}
+	if err := build.Complete(r); err != nil {
+		return fmt.Errorf("build the StackRollout controller: %w", err)
+	}
+	return nil
+}
+
+// rolloutOf returns the StackRollout that a Stack names.
+func rolloutOf(_ context.Context, object client.Object) []reconcile.Request {
+	if key, named := waves.RolloutOf(object.(*pulumiv1.Stack)); named {
+		return []reconcile.Request{{NamespacedName: key}}
+	}
+	return nil
+}
+
+// concerns reports whether a change of a Stack can change what its StackRollout decides.
+func concerns(e event.UpdateEvent) bool {
+	before, after := e.ObjectOld.(*pulumiv1.Stack), e.ObjectNew.(*pulumiv1.Stack)
+	if before.Spec.RolloutRef == nil && after.Spec.RolloutRef == nil {
+		return false
+	}
+	was, is := before.Status.LastUpdate, after.Status.LastUpdate
+	return before.Generation != after.Generation || before.Status.ObservedGeneration != after.Status.ObservedGeneration ||
+		before.Status.LastAppliedRevision != after.Status.LastAppliedRevision ||
+		conditions.IsReady(before) != conditions.IsReady(after) || conditions.IsStalled(before) != conditions.IsStalled(after) ||
+		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+		!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+		(was == nil) != (is == nil) || was != nil && (was.Name != is.Name || was.LastAttemptedCommit != is.LastAttemptedCommit)
+}
+
+// rolloutsOf returns the StackRollouts whose source has the key.
+func (r *Reconciler) rolloutsOf(ctx context.Context, key string) (requests []reconcile.Request) {
+	list := &autov1alpha1.StackRolloutList{}
+	if err := r.List(ctx, list, client.MatchingFields{sourceIndex: key}, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the stackrollouts of a source", "source", key)
+		return nil
+	}
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}
+
+// Reconcile observes, decides, and writes the status.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	rollout := &autov1alpha1.StackRollout{}
+	if err := r.Get(ctx, request.NamespacedName, rollout); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.written.Delete(request.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !rollout.DeletionTimestamp.IsZero() || !r.Shard.Has(rollout) {
+		return ctrl.Result{}, nil
+	}
+	if at, found := r.written.Load(request.NamespacedName); found {
+		if left := writeInterval - time.Since(at.(time.Time)); left > 0 {
+			return ctrl.Result{RequeueAfter: left}, nil
+		}
+	}
+	o, err := r.observe(ctx, rollout)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	d := decide(*o)
+	ctrl.LoggerFrom(ctx).V(1).Info("decided", "waker", d.wake, "after", d.after.String(), "reason", d.reason, "message", d.message)
+	before := rollout.DeepCopy()
+	rollout.Status = d.status
+	mark(rollout, d)
+	rollout.Status.LastHandledReconcileAt = lastRequest(rollout)
+	if equality.Semantic.DeepEqual(before.Status, rollout.Status) {
+		return ctrl.Result{RequeueAfter: d.after}, nil
+	}
+	err = patch.Status(ctx, r.Client, before, rollout)
+	switch {
+	case apierrors.IsConflict(err):
+		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+	case err != nil:
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	r.written.Store(request.NamespacedName, time.Now())
+	r.announce(rollout, d.events)
+	return ctrl.Result{RequeueAfter: d.after}, nil
+}
+
+func lastRequest(rollout *autov1alpha1.StackRollout) string {
+	if value, requested := meta.ReconcileAnnotationValue(rollout.Annotations); requested {
+		return value
+	}
+	return rollout.Status.LastHandledReconcileAt
+}
+
+// mark sets the conditions. A StackRollout that goes on, soaks, or is suspended is Ready: whoever waits for it with kstatus must not wait for
+// days.
+func mark(rollout *autov1alpha1.StackRollout, d decision) {
+	complete := metav1.ConditionFalse
+	if d.complete {
+		complete = metav1.ConditionTrue
+	}
+	set := func(kind string, status metav1.ConditionStatus) {
+		conditions.Set(rollout, &metav1.Condition{Type: kind, Status: status, Reason: d.reason, Message: d.message, ObservedGeneration: rollout.Generation})
+	}
+	set(autov1alpha1.RolloutComplete, complete)
+	if !d.failed {
+		set(meta.ReadyCondition, metav1.ConditionTrue)
+		conditions.Delete(rollout, meta.ReconcilingCondition)
+		conditions.Delete(rollout, meta.StalledCondition)
+		return
+	}
+	set(meta.ReadyCondition, metav1.ConditionFalse)
+	if d.stalled {
+		set(meta.StalledCondition, metav1.ConditionTrue)
+		conditions.Delete(rollout, meta.ReconcilingCondition)
+		return
+	}
+	set(meta.ReconcilingCondition, metav1.ConditionTrue)
+	conditions.Delete(rollout, meta.StalledCondition)
+}
+
+// announce records events, with the revision for Flux's notification-controller.
+func (r *Reconciler) announce(rollout *autov1alpha1.StackRollout, events []announcement) {
+	annotations := map[string]string{}
+	if target := rollout.Status.Target; target != nil {
+		annotations[autov1alpha1.GroupVersion.Group+"/"+eventv1.MetaRevisionKey] = target.Revision
+	}
+	for _, event := range events {
+		kind := corev1.EventTypeNormal
+		if event.warning {
+			kind = corev1.EventTypeWarning
+		}
+		r.AnnotatedEventf(rollout, annotations, kind, event.reason, "%s", event.message)
+	}
+}
+
+// follower returns a Stack that follows the source of the StackRollout: a source is resolved for a Stack.
+func follower(rollout *autov1alpha1.StackRollout) *pulumiv1.Stack {
+	ref := rollout.Spec.SourceRef
+	stack := &pulumiv1.Stack{}
+	stack.Namespace, stack.Name = rollout.Namespace, rollout.Name
+	if ref.Kind == pulumiv1.ProgramKind {
+		stack.Spec.ProgramRef = &pulumiv1.ProgramReference{Name: ref.Name}
+		return stack
+	}
+	stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{APIVersion: ref.APIVersion, Kind: ref.Kind, Name: ref.Name}}
+	return stack
+}
+
+// stacksOf lists the Stacks that name the StackRollout. Callers must not change them: they are those of the cache.
+func (r *Reconciler) stacksOf(ctx context.Context, rollout types.NamespacedName) ([]pulumiv1.Stack, error) {
+	list := &pulumiv1.StackList{}
+	err := r.List(ctx, list, client.MatchingFields{informercache.StacksByRollout: rollout.String()}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list the stacks of the stackrollout: %w", err)
+	}
+	return list.Items, nil
+}

@@ -1,0 +1,485 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+// Reasons of events that are not reasons of conditions.
+const (
+	eventStarted      = "RolloutStarted"
+	eventSuperseded   = "RolloutSuperseded"
+	eventWaveComplete = "WaveComplete"
+	eventRefused      = "StackNotInRollout"
+)
+
+// sourceInterval is how often a source is looked for that no watch covers.
+const sourceInterval = 30 * time.Second
+
+const (
+	// These bound the status: earlier targets, Stacks that fail, Stacks that cannot take part, and bytes of the names of Stacks that have a turn.
+	maxEarlier  = 10
+	maxFailing  = 10
+	maxRefused  = 10
+	turnsLength = 24 << 10
+)
+
+// observation is everything that a decision is made from.
+type observation struct {
+	now     time.Time
+	rollout *autov1alpha1.StackRollout
+	// offer is what the source offers; nil when problem says why it offers nothing.
+	offer   *autov1alpha1.RolloutRevision
+	problem *source.Problem
+	// members are the Stacks that name the StackRollout and are admitted, as they are with the target in the status.
+	members []waves.Member
+	// observeAgain returns the members as they are with another status. It is pure: it looks at the same Stacks.
+	observeAgain func(*autov1alpha1.StackRolloutStatus) []waves.Member
+	// refused are Stacks that name the StackRollout and are not admitted, or have another source: at most maxRefused.
+	refused []autov1alpha1.RolloutFailure
+}
+
+// waker names what brings a StackRollout back, besides the time in the decision.
+type waker string
+
+const (
+	// byEdit is the watch on the StackRollout itself.
+	byEdit waker = "edit"
+	// bySource is the watch on the source.
+	bySource waker = "source"
+	// byStacks is the watch on the Stacks that name the StackRollout.
+	byStacks waker = "stacks"
+	// byTime is only the time in the decision.
+	byTime waker = "time"
+)
+
+// decision is what the status becomes, and what wakes the StackRollout afterwards.
+type decision struct {
+	// status has everything except the conditions.
+	status autov1alpha1.StackRolloutStatus
+	// reason and message are those of the condition Ready, which is true unless failed is; stalled says that somebody has to do something,
+	// and complete that all Stacks have the target.
+	reason, message           string
+	failed, stalled, complete bool
+	// wake names the watch that brings the StackRollout back, after the time at which it comes back in any case; zero for none.
+	wake  waker
+	after time.Duration
+	// events are what is announced.
+	events []announcement
+}
+
+// announcement is an event.
+type announcement struct {
+	reason, message string
+	warning         bool
+}
+
+// walk is a decision in the making.
+type walk struct {
+	observation
+	decision
+	spec    *autov1alpha1.StackRolloutSpec
+	byWave  [][]*waves.Member
+	byName  map[types.NamespacedName]*waves.Member
+	initial autov1alpha1.StackRolloutStatus
+}
+
+// decide gives turns to Stacks, wave by wave. It is given what the Stacks report, and decides everything else anew each time; what cannot be
+// found out from them is in the status: the target, who has a turn and since when, and since when a wave soaks.
+func decide(o observation) decision {
+	w := &walk{observation: o, spec: &o.rollout.Spec, initial: o.rollout.Status}
+	w.status = *o.rollout.Status.DeepCopy()
+	w.status.ObservedGeneration, w.status.Refused = o.rollout.Generation, o.refused
+	w.wake = byStacks
+	w.announceRefused()
+	w.followSource()
+	if w.status.Target == nil {
+		w.waitForSource()
+		return w.decision
+	}
+	if err := w.assign(); err != nil {
+		w.stall(pulumiv1.SpecInvalidReason, err.Error())
+		w.status.Turns = nil
+		return w.decision
+	}
+	w.endTurns()
+	open := w.judgeWaves()
+	if w.problem != nil {
+		w.waitForSource()
+		return w.decision
+	}
+	w.giveTurns(open)
+	w.describe(open)
+	return w.decision
+}
+
+// followSource makes what the source offers the target. Turns for another target end: a Stack that has begun finishes its update.
+func (w *walk) followSource() {
+	target := w.status.Target
+	switch {
+	case w.offer == nil:
+		return
+	case target != nil && waves.Same(target.RolloutRevision, *w.offer):
+		// The same content may be published again under another name.
+		target.RolloutRevision = *w.offer
+		return
+	case target != nil:
+		if w.status.Stable == nil || !waves.Same(*w.status.Stable, target.RolloutRevision) {
+			w.announce(eventSuperseded, fmt.Sprintf("%s takes the place of %s", w.offer.Revision, target.Revision))
+		}
+		w.status.Earlier = append([]autov1alpha1.RolloutRevision{target.RolloutRevision}, w.status.Earlier...)
+		w.status.Earlier = w.status.Earlier[:min(len(w.status.Earlier), maxEarlier)]
+	}
+	cutShort := w.status.Turns
+	w.status.Turns = nil
+	w.status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: *w.offer, Since: w.time()}
+	for i := range w.status.Waves {
+		w.status.Waves[i].Order = nil
+	}
+	w.members = w.observeAgain(&w.status)
+	w.announce(eventStarted, "rolling out "+w.offer.Revision)
+	// Whoever had a turn may have been updated to the earlier target. Its wave soaks from now on, also if the new target is the same for it.
+	for _, turn := range cutShort {
+		if wave := w.waveStatusOf(turn.Stack); wave != nil {
+			wave.SoakingSince = new(w.time())
+		}
+	}
+}
+
+// waveStatusOf returns the status of the wave that a Stack is in by the last decision; nil if that is not known.
+func (w *walk) waveStatusOf(stack string) *autov1alpha1.RolloutWaveStatus {
+	for i := range w.initial.Turns {
+		if turn := &w.initial.Turns[i]; turn.Stack == stack {
+			return w.waveNamed(turn.Wave)
+		}
+	}
+	return nil
+}
+
+func (w *walk) waveNamed(name string) *autov1alpha1.RolloutWaveStatus {
+	for i := range w.status.Waves {
+		if w.status.Waves[i].Name == name {
+			return &w.status.Waves[i]
+		}
+	}
+	return nil
+}
+
+// assign finds the wave of each Stack. The status gets an entry for each wave, with what the entry of that name had.
+func (w *walk) assign() error {
+	entries, orders := make([]autov1alpha1.RolloutWaveStatus, len(w.spec.Waves)), make([]*int64, len(w.spec.Waves))
+	for i := range entries {
+		entries[i] = autov1alpha1.RolloutWaveStatus{Name: w.spec.Waves[i].Name, State: autov1alpha1.RolloutWavePending}
+		if had := w.waveNamed(entries[i].Name); had != nil {
+			entries[i].SoakingSince = had.SoakingSince
+			if w.spec.Waves[i].Limit != nil {
+				orders[i] = had.Order
+			}
+		}
+	}
+	lost := len(w.status.Waves) == 0
+	w.status.Waves = entries
+	target := w.status.Target
+	if err := waves.Assign(w.members, w.spec.Waves, cmp.Or(target.Digest, target.Revision), orders); err != nil {
+		return err
+	}
+	w.byWave = make([][]*waves.Member, len(entries))
+	w.byName = make(map[types.NamespacedName]*waves.Member, len(w.members))
+	for i := range w.members {
+		m := &w.members[i]
+		w.byWave[m.Wave] = append(w.byWave[m.Wave], m)
+		w.byName[m.NamespacedName] = m
+		if lost && m.State == waves.Updated {
+			// The status was lost, or is new: when the wave began to soak is not known.
+			entries[m.Wave].SoakingSince = new(w.time())
+		}
+	}
+	for i := range entries {
+		entries[i].Order = orders[i]
+	}
+	return nil
+}
+
+// endTurns keeps the turns of Stacks that are not done with the target, and have not failed. A Stack that took too long keeps its turn, so
+// that it can still end, and counts as failing.
+func (w *walk) endTurns() {
+	var kept []autov1alpha1.RolloutTurn
+	for _, turn := range w.status.Turns {
+		namespace, name, _ := strings.Cut(turn.Stack, "/")
+		m := w.byName[types.NamespacedName{Namespace: namespace, Name: name}]
+		if m == nil {
+			continue
+		}
+		switch m.State {
+		case waves.Updated:
+			w.status.Waves[m.Wave].SoakingSince = new(w.time())
+		case waves.Waiting:
+			m.State, m.Since = waves.Running, turn.Since.Time
+			if limit := waves.TimeoutOf(&w.spec.Waves[m.Wave]); w.now.Sub(m.Since) >= limit {
+				m.State, m.Message = waves.Failing, fmt.Sprintf("not updated within %s", limit)
+			} else {
+				w.comeBackIn(limit - w.now.Sub(m.Since))
+			}
+			turn.Wave = w.spec.Waves[m.Wave].Name
+			kept = append(kept, turn)
+		}
+	}
+	w.status.Turns = kept
+}
+
+// openWave is the first wave that is not complete.
+type openWave struct {
+	// index is the number of waves when all are complete.
+	index int
+	// soaks is true when it only waits for the end of its soak, of which left is left.
+	soaks bool
+	left  time.Duration
+	// halted is the name of a wave, open or complete, with too many failures; empty when there is none. hopeless is true when one of the
+	// Stacks that fail in it is stalled.
+	halted   string
+	failing  int
+	allowed  int
+	hopeless bool
+}
+
+// judgeWaves counts the Stacks of each wave, and finds the wave that is open.
+func (w *walk) judgeWaves() openWave {
+	open := openWave{index: len(w.byWave)}
+	done, all := 0, 0
+	w.status.Failing = nil
+	for i, members := range w.byWave {
+		entry := &w.status.Waves[i]
+		entry.Stacks = int32(len(members))
+		stalled := false
+		for _, m := range members {
+			w.count(entry, m)
+			stalled = stalled || m.State == waves.Failing && m.Stalled
+		}
+		done += int(entry.Updated + entry.Unchanged)
+		all += int(entry.Stacks - entry.LeftOut)
+		if i > open.index {
+			if entry.Running > 0 {
+				entry.State = autov1alpha1.RolloutWaveRunning // it was open before a Stack joined an earlier one
+			}
+			continue
+		}
+		allowed := waves.MaxFailures(w.spec, &w.spec.Waves[i], len(members))
+		if int(entry.Failing) > allowed && open.halted == "" {
+			open.halted, open.failing, open.allowed, open.hopeless = entry.Name, int(entry.Failing), allowed, stalled
+		}
+		entry.State = autov1alpha1.RolloutWaveComplete
+		left := w.soakLeft(i)
+		switch {
+		case entry.Waiting+entry.Running > 0 || int(entry.Failing) > allowed:
+			entry.State, open.index = autov1alpha1.RolloutWaveRunning, i
+		case left > 0:
+			entry.State, open.index, open.soaks, open.left = autov1alpha1.RolloutWaveSoaking, i, true, left
+			w.comeBackIn(left)
+		}
+	}
+	w.status.Done = fmt.Sprintf("%d/%d", done, all)
+	w.announceWaves()
+	w.status.Wave = ""
+	if open.index < len(w.byWave) {
+		w.status.Wave = w.spec.Waves[open.index].Name
+	}
+	return open
+}
+
+// soakLeft returns for how much longer the wave soaks. The last wave does not, because nothing waits for it.
+func (w *walk) soakLeft(wave int) time.Duration {
+	since := w.status.Waves[wave].SoakingSince
+	if since == nil || wave == len(w.byWave)-1 {
+		return 0
+	}
+	return max(0, waves.SoakOf(&w.spec.Waves[wave])-w.now.Sub(since.Time))
+}
+
+func (w *walk) count(entry *autov1alpha1.RolloutWaveStatus, m *waves.Member) {
+	switch m.State {
+	case waves.LeftOut:
+		entry.LeftOut++
+	case waves.Updated:
+		entry.Updated++
+	case waves.Unchanged:
+		entry.Unchanged++
+	case waves.Running:
+		entry.Running++
+	case waves.Waiting:
+		entry.Waiting++
+	case waves.BrokenBefore:
+		entry.BrokenBefore++
+	case waves.Failing:
+		entry.Failing++
+		if len(w.status.Failing) < maxFailing {
+			w.status.Failing = append(w.status.Failing, autov1alpha1.RolloutFailure{Stack: m.String(), Message: m.Message})
+		}
+	}
+}
+
+func (w *walk) announceRefused() {
+	for _, refused := range w.refused {
+		if !slices.Contains(w.initial.Refused, refused) {
+			w.announceWarning(eventRefused, fmt.Sprintf("Stack %s gets no revision: %s", refused.Stack, refused.Message))
+		}
+	}
+}
+
+func (w *walk) announceWaves() {
+	for i := range w.status.Waves {
+		entry := &w.status.Waves[i]
+		if entry.State != autov1alpha1.RolloutWaveComplete || entry.Updated == 0 {
+			continue
+		}
+		for j := range w.initial.Waves {
+			had := &w.initial.Waves[j]
+			if had.Name == entry.Name && had.State != entry.State && had.State != autov1alpha1.RolloutWavePending {
+				w.announce(eventWaveComplete, fmt.Sprintf("wave %s of %s is complete: %d Stacks updated, %d unchanged",
+					entry.Name, w.status.Target.Revision, entry.Updated, entry.Unchanged))
+			}
+		}
+	}
+}
+
+// giveTurns lets as many Stacks of the open wave, and of those before it, be updated as may be at once. Stacks of a complete wave that do not
+// have the target came later; they come first.
+func (w *walk) giveTurns(open openWave) {
+	if pair := w.laterDependency(); pair != "" {
+		w.stall(autov1alpha1.DependencyInLaterWaveReason, pair)
+		return
+	}
+	if open.halted != "" || w.spec.Suspend || open.index == len(w.byWave) || open.soaks {
+		return
+	}
+	active, length := 0, 0
+	for _, turn := range w.status.Turns {
+		length += len(turn.Stack)
+	}
+	for i := range w.members {
+		if w.members[i].State == waves.Running {
+			active++
+		}
+	}
+	for i := 0; i <= open.index; i++ {
+		most := waves.MaxConcurrent(w.spec, &w.spec.Waves[i], len(w.byWave[i]))
+		for _, m := range w.byWave[i] {
+			if active >= most || length >= turnsLength {
+				break
+			}
+			if m.State != waves.Waiting || m.Behind || w.waitsForMember(m) {
+				continue
+			}
+			m.State, m.Since = waves.Running, w.now
+			w.status.Turns = append(w.status.Turns, autov1alpha1.RolloutTurn{Stack: m.String(), Wave: w.spec.Waves[i].Name, Since: w.time()})
+			w.status.Waves[i].Running++
+			w.status.Waves[i].Waiting--
+			active, length = active+1, length+len(m.String())
+			w.comeBackIn(waves.TimeoutOf(&w.spec.Waves[i]))
+		}
+	}
+}
+
+// waitsForMember reports whether the Stack depends on another one of the StackRollout that does not have the target yet. It gets no turn, so
+// that it takes no place from that one.
+func (w *walk) waitsForMember(m *waves.Member) bool {
+	return slices.ContainsFunc(m.DependsOn, func(key types.NamespacedName) bool {
+		other := w.byName[key]
+		return other != nil && other != m && !other.State.IsDone() && other.State != waves.LeftOut
+	})
+}
+
+// laterDependency describes a Stack that waits for another one in a later wave, which therefore waits for it; empty when there is none.
+func (w *walk) laterDependency() string {
+	for i := range w.members {
+		m := &w.members[i]
+		if m.State != waves.Waiting {
+			continue
+		}
+		for _, key := range m.DependsOn {
+			if other := w.byName[key]; other != nil && other.Wave > m.Wave && !other.State.IsDone() && other.State != waves.LeftOut {
+				return fmt.Sprintf("Stack %s in wave %s depends on Stack %s in the later wave %s: put it into the same or an earlier wave",
+					m.NamespacedName, w.spec.Waves[m.Wave].Name, other.NamespacedName, w.spec.Waves[other.Wave].Name)
+			}
+		}
+	}
+	return ""
+}
+
+// describe chooses the conditions.
+func (w *walk) describe(open openWave) {
+	if w.stalled {
+		return
+	}
+	revision := w.status.Target.Revision
+	switch {
+	case open.halted != "":
+		w.reason, w.failed, w.stalled = autov1alpha1.RolloutHaltedReason, true, open.hopeless
+		w.message = fmt.Sprintf("%d of the Stacks of wave %s failed with %s, and maxFailures is %d: no other Stack gets it before they are mended "+
+			"or suspended, or maxFailures is raised", open.failing, open.halted, revision, open.allowed)
+		if !w.wasShown(autov1alpha1.RolloutHaltedReason) {
+			w.announceWarning(autov1alpha1.RolloutHaltedReason, w.message)
+		}
+	case open.index == len(w.byWave):
+		w.reason, w.complete = autov1alpha1.RolloutCompleteReason, true
+		w.message = fmt.Sprintf("all Stacks have %s", revision)
+		if w.status.Stable == nil || !waves.Same(*w.status.Stable, w.status.Target.RolloutRevision) {
+			w.status.Stable = w.status.Target.RolloutRevision.DeepCopy()
+			w.announce(autov1alpha1.RolloutCompleteReason, w.message)
+		}
+	case w.spec.Suspend:
+		w.reason, w.message, w.wake = autov1alpha1.RolloutSuspendedReason, "suspended: no other Stack gets "+revision, byEdit
+	case open.soaks:
+		w.reason, w.wake = autov1alpha1.RolloutSoakingReason, byTime
+		w.message = fmt.Sprintf("wave %s soaks until %s", w.status.Wave, w.now.Add(open.left).UTC().Format(time.RFC3339))
+	default:
+		w.reason, w.message = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
+	}
+}
+
+func (w *walk) waitForSource() {
+	w.wake, w.failed = bySource, true
+	w.reason, w.message = w.problem.Reason, w.problem.Message
+	switch w.stalled = w.problem.Permanent; {
+	case w.stalled:
+		w.wake = byEdit
+	case !w.problem.Watched:
+		w.wake = byTime
+		w.comeBackIn(sourceInterval)
+	}
+}
+
+func (w *walk) stall(reason, message string) {
+	w.reason, w.message, w.failed, w.stalled, w.wake = reason, message, true, true, byEdit
+}
+
+func (w *walk) wasShown(reason string) bool {
+	return slices.ContainsFunc(w.initial.Conditions, func(condition metav1.Condition) bool { return condition.Reason == reason })
+}
+
+func (w *walk) announce(reason, message string) {
+	w.events = append(w.events, announcement{reason: reason, message: message})
+}
+
+func (w *walk) announceWarning(reason, message string) {
+	w.events = append(w.events, announcement{reason: reason, message: message, warning: true})
+}
+
+// comeBackIn makes the StackRollout come back after the time, or sooner.
+func (w *walk) comeBackIn(after time.Duration) {
+	if after > 0 && (w.after == 0 || after < w.after) {
+		w.after = after
+	}
+}
+
+func (w *walk) time() metav1.Time { return metav1.NewTime(w.now).Rfc3339Copy() }

@@ -1,0 +1,518 @@
+package rollout
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+var noon = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+
+// revision is what a source offers, or a Stack has; all with the same letter are the same.
+func revision(letter string) autov1alpha1.RolloutRevision {
+	return autov1alpha1.RolloutRevision{Revision: "main@sha1:" + repeat(letter, 40), Digest: "sha256:" + repeat(letter, 64)}
+}
+
+func repeat(letter string, n int) string {
+	text := ""
+	for range n {
+		text += letter
+	}
+	return text
+}
+
+// fleet is a StackRollout with its Stacks, a source, and a clock.
+type fleet struct {
+	*WithT
+	rollout *autov1alpha1.StackRollout
+	stacks  []*pulumiv1.Stack
+	offer   *autov1alpha1.RolloutRevision
+	problem *source.Problem
+	now     time.Time
+	events  []string
+	last    decision
+}
+
+// newFleet returns a fleet with three Stacks in wave canary, and five in wave rest, all of which have revision a.
+func newFleet(t *testing.T) *fleet {
+	f := &fleet{WithT: NewWithT(t), now: noon, rollout: &autov1alpha1.StackRollout{
+		Namespace: "platform", Name: "infrastructure", Generation: 1,
+		Spec: autov1alpha1.StackRolloutSpec{
+			AllowedNamespaces: &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromAll},
+			Waves: []autov1alpha1.RolloutWave{
+				{Name: "canary", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "canary"}}},
+				{Name: "rest"},
+			},
+		},
+	}}
+	for i := range 8 {
+		f.add(fmt.Sprintf("s%d", i), i < 3)
+	}
+	f.offer = new(revision("a"))
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutCompleteReason))
+	f.events = nil
+	return f
+}
+
+func (f *fleet) add(name string, canary bool) *pulumiv1.Stack {
+	stack := &pulumiv1.Stack{Namespace: "team", Name: name, UID: types.UID("uid-" + name), Generation: 1}
+	if canary {
+		stack.Labels = map[string]string{"tier": "canary"}
+	}
+	stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: f.rollout.Name, Namespace: f.rollout.Namespace}
+	f.stacks = append(f.stacks, stack)
+	succeed(stack, "a")
+	return stack
+}
+
+// succeed makes the Stack report that it was updated to the revision.
+func succeed(stack *pulumiv1.Stack, letter string) {
+	unchanged(stack, letter)
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateSucceeded,
+		LastAttemptedCommit: revision(letter).Digest, LastSuccessfulCommit: revision(letter).Digest}
+	stack.Status.LastUpdate.Revision = revision(letter).Revision
+}
+
+// unchanged makes the Stack report that the revision changes nothing for it.
+func unchanged(stack *pulumiv1.Stack, letter string) {
+	stack.Status.ObservedGeneration = stack.Generation
+	stack.Status.LastAppliedRevision, stack.Status.LastAttemptedRevision = revision(letter).Revision, revision(letter).Revision
+	stack.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, ObservedGeneration: stack.Generation}}
+}
+
+// fail makes the Stack report that its update to the revision failed.
+func fail(stack *pulumiv1.Stack, letter string) {
+	successful := ""
+	if last := stack.Status.LastUpdate; last != nil {
+		successful = last.LastSuccessfulCommit
+	}
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateFailed, Failures: 1, Message: "quota exceeded",
+		LastAttemptedCommit: revision(letter).Digest, LastSuccessfulCommit: successful}
+	stack.Status.LastUpdate.Revision = revision(letter).Revision
+	stack.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse}}
+}
+
+func (f *fleet) decide() decision {
+	observeAgain := func(status *autov1alpha1.StackRolloutStatus) (members []waves.Member) {
+		for _, stack := range f.stacks {
+			members = append(members, waves.Observe(stack, status))
+		}
+		return members
+	}
+	f.last = decide(observation{now: f.now, rollout: f.rollout, offer: f.offer, problem: f.problem,
+		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain})
+	f.rollout.Status = f.last.status
+	mark(f.rollout, f.last)
+	for _, event := range f.last.events {
+		f.events = append(f.events, event.reason)
+	}
+	return f.last
+}
+
+// offers makes the source offer the revision.
+func (f *fleet) offers(letter string) decision {
+	f.offer = new(revision(letter))
+	return f.decide()
+}
+
+// turns returns the Stacks that have a turn and are not done yet.
+func (f *fleet) turns() (stacks []*pulumiv1.Stack) {
+	for _, stack := range f.stacks {
+		if waves.HasTurn(&f.rollout.Status, stack.Namespace, stack.Name) {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
+}
+
+func (f *fleet) state(wave string) autov1alpha1.RolloutWaveState {
+	for _, entry := range f.rollout.Status.Waves {
+		if entry.Name == wave {
+			return entry.State
+		}
+	}
+	return ""
+}
+
+// finish makes all that have a turn succeed, until nobody gets another one.
+func (f *fleet) finish(letter string) {
+	for range 100 {
+		turns := f.turns()
+		if len(turns) == 0 {
+			return
+		}
+		for _, stack := range turns {
+			succeed(stack, letter)
+		}
+		f.decide()
+	}
+	f.Expect("the turns").To(BeEmpty())
+}
+
+func number(n int) *intstr.IntOrString        { return new(intstr.FromInt32(int32(n))) }
+func percent(text string) *intstr.IntOrString { return new(intstr.FromString(text)) }
+
+func TestDecisions(t *testing.T) {
+	t.Run("first-wave", func(t *testing.T) {
+		f := newFleet(t)
+		f.offers("b")
+		f.Expect(f.turns()).To(ConsistOf(f.stacks[0], f.stacks[1], f.stacks[2]))
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutProgressingReason))
+		f.Expect(f.last.failed || f.last.complete).To(BeFalse())
+		f.Expect(f.last.wake).To(Equal(byStacks))
+		f.Expect(f.last.after).To(Equal(waves.DefaultTimeout))
+		f.Expect(f.state("canary")).To(Equal(autov1alpha1.RolloutWaveRunning))
+		f.Expect(f.state("rest")).To(Equal(autov1alpha1.RolloutWavePending))
+		f.Expect(f.rollout.Status.Done).To(Equal("0/8"))
+		f.Expect(f.rollout.Status.Stable).To(HaveValue(Equal(revision("a"))))
+		f.Expect(f.events).To(Equal([]string{eventStarted}))
+	})
+	t.Run("complete", func(t *testing.T) {
+		f := newFleet(t)
+		f.offers("b")
+		f.finish("b")
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutCompleteReason))
+		f.Expect(f.last.complete).To(BeTrue())
+		f.Expect(f.last.after).To(BeZero())
+		f.Expect(f.rollout.Status.Wave).To(BeEmpty())
+		f.Expect(f.rollout.Status.Done).To(Equal("8/8"))
+		f.Expect(f.rollout.Status.Stable).To(HaveValue(Equal(revision("b"))))
+		f.Expect(f.events).To(Equal([]string{eventStarted, eventWaveComplete, eventWaveComplete, autov1alpha1.RolloutCompleteReason}))
+	})
+	t.Run("old-health-opens-nothing", func(t *testing.T) {
+		// All Stacks are ready, with the old revision: that says nothing about the new one (argo-cd 29410, ocm 1201).
+		f := newFleet(t)
+		f.offers("b")
+		for range 3 {
+			f.now = f.now.Add(time.Hour / 2)
+			f.decide()
+			f.Expect(f.turns()).To(HaveLen(3))
+			f.Expect(f.state("rest")).To(Equal(autov1alpha1.RolloutWavePending))
+		}
+	})
+	t.Run("soak", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+		f.offers("b")
+		f.now = f.now.Add(time.Minute)
+		f.finish("b")
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+		f.Expect(f.state("canary")).To(Equal(autov1alpha1.RolloutWaveSoaking))
+		f.Expect(f.last.wake).To(Equal(byTime))
+		// What ends the soak brings the StackRollout back (kargo 4586).
+		f.Expect(f.last.after).To(Equal(time.Hour))
+		f.now = f.now.Add(time.Hour - time.Second)
+		f.Expect(f.decide().after).To(Equal(time.Second))
+		f.Expect(f.turns()).To(BeEmpty())
+		f.now = f.now.Add(time.Second)
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(5))
+		f.finish("b")
+		f.Expect(f.last.complete).To(BeTrue())
+	})
+	t.Run("commit-that-changes-nothing-in-a-wave-that-soaks", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+		f.offers("b")
+		f.finish("b")
+		f.now = f.now.Add(30 * time.Minute)
+		for _, stack := range f.stacks[:3] {
+			unchanged(stack, "c")
+		}
+		f.offers("c")
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+		f.Expect(f.last.after).To(Equal(30 * time.Minute))
+	})
+	t.Run("commit-in-the-middle-of-a-wave", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+		f.offers("b")
+		succeed(f.stacks[0], "b")
+		f.offers("c")
+		f.Expect(f.events).To(ContainElement(eventSuperseded))
+		f.Expect(f.rollout.Status.Target.RolloutRevision).To(Equal(revision("c")))
+		f.Expect(f.turns()).To(HaveLen(3), "turns for c")
+		f.now = f.now.Add(10 * time.Minute)
+		for _, stack := range f.stacks[:3] {
+			unchanged(stack, "c")
+		}
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason), "one of them was updated to b just now")
+		f.Expect(f.last.after).To(Equal(50 * time.Minute))
+	})
+	t.Run("wave-in-which-nothing-is-updated", func(t *testing.T) {
+		f := newFleet(t)
+		f.now = f.now.Add(time.Hour) // since the StackRollout was created
+		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+		for _, stack := range f.stacks[:3] {
+			unchanged(stack, "b")
+		}
+		f.offers("b")
+		f.Expect(f.turns()).To(HaveLen(5))
+	})
+	t.Run("concurrency", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(2)
+		f.rollout.Spec.Waves[1].MaxConcurrent = percent("50%")
+		f.offers("b")
+		f.Expect(f.turns()).To(HaveLen(2))
+		succeed(f.turns()[0], "b")
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(2))
+		for _, stack := range f.stacks[:3] {
+			succeed(stack, "b")
+		}
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(3), "half of five, rounded up")
+	})
+	t.Run("halted", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(1)
+		f.offers("b")
+		fail(f.turns()[0], "b")
+		f.decide()
+		f.Expect(f.turns()).To(BeEmpty())
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+		f.Expect(f.last.failed).To(BeTrue())
+		f.Expect(f.last.stalled).To(BeFalse(), "it is tried again")
+		f.Expect(f.rollout.Status.Failing).To(ConsistOf(HaveField("Message", "quota exceeded")))
+		f.decide()
+		f.Expect(f.events).To(Equal([]string{eventStarted, autov1alpha1.RolloutHaltedReason}), "announced once")
+
+		for _, stack := range f.stacks {
+			if stack.Status.LastUpdate.State == pulumiv1.StackUpdateFailed {
+				stack.Status.Conditions = append(stack.Status.Conditions, metav1.Condition{Type: meta.StalledCondition, Status: metav1.ConditionTrue})
+				f.Expect(f.decide().stalled).To(BeTrue())
+				succeed(stack, "b")
+			}
+		}
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(1), "it goes on by itself")
+	})
+	t.Run("failures-that-are-allowed", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].MaxFailures = number(1)
+		f.offers("b")
+		fail(f.stacks[0], "b")
+		f.decide()
+		f.Expect(f.turns()).To(ConsistOf(f.stacks[1], f.stacks[2]))
+		succeed(f.stacks[1], "b")
+		succeed(f.stacks[2], "b")
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(5))
+		f.finish("b")
+		f.Expect(f.last.complete).To(BeTrue())
+		f.Expect(f.rollout.Status.Done).To(Equal("7/8"))
+	})
+	t.Run("interruptions-and-locks-are-no-failures", func(t *testing.T) {
+		f := newFleet(t)
+		f.offers("b")
+		fail(f.stacks[0], "b")
+		f.stacks[0].Status.LastUpdate.Conflicts = 1
+		fail(f.stacks[1], "b")
+		f.stacks[1].Status.LastUpdate.Interruptions = 1
+		f.Expect(f.decide().failed).To(BeFalse())
+		f.Expect(f.turns()).To(HaveLen(3))
+	})
+	t.Run("failure-with-an-earlier-revision", func(t *testing.T) {
+		f := newFleet(t)
+		fail(f.stacks[0], "a")
+		f.offers("b")
+		f.Expect(f.last.failed).To(BeFalse())
+		f.Expect(f.turns()).To(HaveLen(3))
+	})
+	t.Run("broken-before", func(t *testing.T) {
+		f := newFleet(t)
+		f.stacks[0].Status.LastUpdate.LastSuccessfulCommit = revision("0").Digest
+		f.offers("b")
+		fail(f.stacks[0], "b")
+		succeed(f.stacks[1], "b")
+		succeed(f.stacks[2], "b")
+		f.decide()
+		f.Expect(f.rollout.Status.Waves[0].BrokenBefore).To(BeEquivalentTo(1))
+		f.Expect(f.turns()).To(HaveLen(5), "it blocks nothing")
+	})
+	t.Run("timeout", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Timeout = &metav1.Duration{Duration: time.Minute}
+		f.offers("b")
+		f.Expect(f.last.after).To(Equal(time.Minute))
+		succeed(f.stacks[0], "b")
+		succeed(f.stacks[1], "b")
+		f.now = f.now.Add(time.Minute)
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+		f.Expect(f.turns()).To(ConsistOf(f.stacks[2]), "it may still end")
+		succeed(f.stacks[2], "b")
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(5))
+	})
+	t.Run("left-out", func(t *testing.T) {
+		f := newFleet(t)
+		f.stacks[0].Spec.Suspend = true
+		f.stacks[1].Spec.Preview = true
+		f.stacks[2].DeletionTimestamp = &metav1.Time{Time: noon}
+		f.offers("b")
+		f.Expect(f.turns()).To(HaveLen(5))
+		f.finish("b")
+		f.Expect(f.last.complete).To(BeTrue())
+		f.stacks[0].Spec.Suspend = false
+		f.decide()
+		f.Expect(f.turns()).To(ConsistOf(f.stacks[0]), "it gets its turn at once")
+	})
+	t.Run("suspended", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(1)
+		f.offers("b")
+		f.rollout.Spec.Suspend = true
+		f.finish("b")
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSuspendedReason))
+		f.Expect(f.last.wake).To(Equal(byEdit))
+		f.Expect(f.last.failed).To(BeFalse())
+		f.Expect(f.rollout.Status.Done).To(Equal("1/8"))
+	})
+	t.Run("dependency", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(1)
+		f.stacks[0].Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "s1"}}
+		f.stacks[1].Spec.Prerequisites = []pulumiv1.PrerequisiteRef{{Name: "s2"}}
+		f.offers("b")
+		for _, stack := range []*pulumiv1.Stack{f.stacks[2], f.stacks[1], f.stacks[0]} {
+			f.Expect(f.turns()).To(ConsistOf(stack))
+			succeed(stack, "b")
+			f.decide()
+		}
+	})
+	t.Run("dependency-in-a-later-wave", func(t *testing.T) {
+		// Two kinds of order that contradict each other (atlantis 5791).
+		f := newFleet(t)
+		f.stacks[0].Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "s7"}}
+		f.offers("b")
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.DependencyInLaterWaveReason))
+		f.Expect(f.last.message).To(ContainSubstring("Stack team/s0 in wave canary depends on Stack team/s7 in the later wave rest"))
+		f.Expect(f.last.stalled).To(BeTrue())
+		f.Expect(f.turns()).To(BeEmpty())
+		unchanged(f.stacks[7], "b")
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(3), "it has the revision already")
+	})
+	t.Run("invalid-selector", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Stacks.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}
+		f.offers("b")
+		f.Expect(f.last.reason).To(Equal(pulumiv1.SpecInvalidReason))
+		f.Expect(f.last.message).To(ContainSubstring(`wave "canary"`))
+		f.Expect(f.last.stalled).To(BeTrue())
+		f.Expect(f.turns()).To(BeEmpty())
+	})
+	t.Run("source-is-gone", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(1)
+		f.offers("b")
+		f.offer, f.problem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "gone", Watched: true}
+		first := f.turns()
+		f.Expect(f.decide().reason).To(Equal(pulumiv1.SourceNotFoundReason))
+		f.Expect(f.last.wake).To(Equal(bySource))
+		f.Expect(f.turns()).To(Equal(first), "what was given stays")
+		succeed(first[0], "b")
+		f.decide()
+		f.Expect(f.turns()).To(BeEmpty(), "nothing is given")
+	})
+	t.Run("revert", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+		f.offers("b")
+		f.finish("b")
+		// The others never had b: for them, the revert is what they have.
+		for _, stack := range f.stacks[3:] {
+			unchanged(stack, "c")
+		}
+		f.offers("c")
+		f.Expect(f.turns()).To(ConsistOf(f.stacks[0], f.stacks[1], f.stacks[2]))
+		f.finish("c")
+		f.Expect(f.last.complete).To(BeFalse(), "the canaries soak")
+		f.now = f.now.Add(time.Hour)
+		f.Expect(f.decide().complete).To(BeTrue())
+	})
+	t.Run("status-is-lost", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+		f.offers("b")
+		f.finish("b")
+		f.now = f.now.Add(30 * time.Minute)
+		f.rollout.Status = autov1alpha1.StackRolloutStatus{}
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+		f.Expect(f.last.after).To(Equal(time.Hour), "it soaks again")
+		f.Expect(f.turns()).To(BeEmpty())
+	})
+	t.Run("Stack-that-joins-a-complete-wave", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[1].MaxConcurrent = number(1)
+		f.offers("b")
+		for _, stack := range f.stacks[:3] {
+			succeed(stack, "b")
+		}
+		f.decide()
+		late := f.add("late", true)
+		f.decide()
+		f.Expect(f.turns()).To(ContainElement(late))
+		f.Expect(f.state("canary")).To(Equal(autov1alpha1.RolloutWaveRunning))
+	})
+	t.Run("limit", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0] = autov1alpha1.RolloutWave{Name: "some", Limit: percent("25%")}
+		f.offers("b")
+		some := f.turns()
+		f.Expect(some).To(HaveLen(2))
+		for i := range 20 {
+			f.add(fmt.Sprintf("new%d", i), false)
+		}
+		f.decide()
+		for _, stack := range some {
+			f.Expect(f.turns()).To(ContainElement(stack), "Stacks that come move no other one")
+		}
+		other := 0
+		for _, letter := range []string{"c", "d", "e", "f"} {
+			f.offers(letter)
+			for _, stack := range f.turns() {
+				if stack != some[0] && stack != some[1] {
+					other++
+				}
+			}
+		}
+		f.Expect(other).To(BeNumerically(">", 0), "the order is another one for each revision")
+	})
+}
+
+func TestStatusIsBounded(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.MaxConcurrent = number(200)
+	long := repeat("n", 200)
+	for i := range 500 {
+		f.add(fmt.Sprintf("%s%d", long, i), false)
+	}
+	for i := range 30 {
+		f.offers(fmt.Sprintf("%x", i%10))
+	}
+	f.Expect(len(f.rollout.Status.Earlier)).To(Equal(maxEarlier))
+	f.finish("9")
+	for _, stack := range f.stacks {
+		fail(stack, "9")
+	}
+	f.decide()
+	f.Expect(len(f.rollout.Status.Failing)).To(Equal(maxFailing))
+}

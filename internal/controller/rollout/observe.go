@@ -1,0 +1,60 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+// observe reads what a decision is made from. All of it is in caches.
+func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRollout) (*observation, error) {
+	o := &observation{now: time.Now(), rollout: rollout}
+	own := follower(rollout)
+	found, err := r.Sources.Resolve(ctx, own)
+	if errors.As(err, &o.problem) {
+		err = nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the source: %w", err)
+	}
+	if found != nil {
+		o.offer = &autov1alpha1.RolloutRevision{Revision: found.Revision, Digest: found.Digest}
+	}
+	stacks, err := r.stacksOf(ctx, client.ObjectKeyFromObject(rollout))
+	if err != nil {
+		return nil, err
+	}
+	admitted := make([]*pulumiv1.Stack, 0, len(stacks))
+	refuse := func(stack *pulumiv1.Stack, message string) {
+		if len(o.refused) < maxRefused {
+			o.refused = append(o.refused, autov1alpha1.RolloutFailure{Stack: waves.Name(stack.Namespace, stack.Name), Message: message})
+		}
+	}
+	for i := range stacks {
+		stack := &stacks[i]
+		switch {
+		case !waves.Admits(rollout, stack.Namespace):
+			refuse(stack, "spec.allowedNamespaces does not admit its namespace")
+		case r.Sources.Key(stack) == "" || r.Sources.Key(stack) != r.Sources.Key(own):
+			refuse(stack, "its source is not the one in spec.sourceRef")
+		default:
+			admitted = append(admitted, stack)
+		}
+	}
+	o.observeAgain = func(status *autov1alpha1.StackRolloutStatus) []waves.Member {
+		members := make([]waves.Member, len(admitted))
+		for i, stack := range admitted {
+			members[i] = waves.Observe(stack, status)
+		}
+		return members
+	}
+	o.members = o.observeAgain(&rollout.Status)
+	return o, nil
+}

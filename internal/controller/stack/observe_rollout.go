@@ -1,0 +1,147 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+// heldAfter is how long a Stack is held before its status says so, and spreadOver the time over which the Stacks of one StackRollout say it.
+const (
+	heldAfter  = 5 * time.Minute
+	spreadOver = 5 * time.Minute
+)
+
+// held is why a Stack does not get what its source offers.
+type held struct {
+	waves.Verdict
+	// since is when the source offered it, to the second.
+	since time.Time
+}
+
+// observeRollout replaces what the source offers by what the Stack has, if the StackRollout that the Stack names does not let it have the offer
+// yet. All that is decided afterwards is then decided for the revision that the Stack has: edits, retries and corrections of drift go on. An
+// offer with the content that the Stack has needs no turn.
+func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
+	key, named := waves.RolloutOf(o.stack)
+	if !named || o.artifact == nil {
+		return nil
+	}
+	rollout := &autov1alpha1.StackRollout{}
+	if err := r.Get(ctx, key, rollout); apierrors.IsNotFound(err) {
+		rollout = nil
+	} else if err != nil {
+		return fmt.Errorf("read the StackRollout %s: %w", key, err)
+	}
+	offer := o.artifact
+	verdict := waves.Release(o.stack, rollout, autov1alpha1.RolloutRevision{Revision: offer.Revision, Digest: offer.Digest}, offer.Commit())
+	if verdict.Released {
+		return nil
+	}
+	if same, err := r.hasContentOf(o, offer); err != nil || same {
+		return err
+	}
+	o.held = &held{verdict, offer.Published}
+	commit, revision := "", o.stack.Status.LastAttemptedRevision
+	if last := o.stack.Status.LastUpdate; last != nil {
+		commit = last.LastAttemptedCommit
+	}
+	first := commit == ""
+	if first && rollout != nil && rollout.Status.Stable != nil {
+		commit, revision = rollout.Status.Stable.Digest, rollout.Status.Stable.Revision
+	}
+	var err error
+	if o.artifact, err = r.Sources.Earlier(o.stack.Namespace, offer, commit, revision); err != nil {
+		return err
+	}
+	if first && (commit == "" || r.Artifacts.Stored(o.artifact.Reference) == "") {
+		return &source.Problem{Reason: verdict.Reason, Message: verdict.Message, Watched: true}
+	}
+	return nil
+}
+
+// hasContentOf reports whether the files that the Stack consists of are the same in the artifact as in the one that it ran last. As long as
+// that is not known it returns false; the end of a download or a comparison wakes the Stack.
+func (r *Reconciler) hasContentOf(o *observation, offer *source.Artifact) (bool, error) {
+	last, waiter := o.stack.Status.LastUpdate, client.ObjectKeyFromObject(o.stack)
+	if last == nil || last.ContentDigest == "" || usesWholeArtifact(o.stack) || o.desired == nil {
+		return false, nil
+	}
+	stored, err := r.Artifacts.Request(offer.Reference, waiter)
+	if err != nil || stored == "" {
+		return false, nil // a revision that the Stack may not have is not its problem
+	}
+	reference := offer.Reference
+	reference.Digest = stored
+	found, err := r.Contents.Request(reference, o.desired.selection, waiter)
+	return err == nil && found != nil && found.Digest == last.ContentDigest, nil
+}
+
+// locateKept finds the revision that a Stack has, which its source no longer offers. What the store has no longer is fetched again if the source is a
+// git server.
+func (r *Reconciler) locateKept(ctx context.Context, o *observation) error {
+	kept := *o.artifact
+	if r.Artifacts.Stored(kept.Reference) != "" {
+		return nil
+	}
+	reference, err := r.Sources.OfUpdate(&kept.Origin).Locate(ctx, o.stack.Namespace, kept.UpdateSource(""))
+	if problem := (*source.Problem)(nil); errors.As(err, &problem) {
+		return &source.Problem{Reason: pulumiv1.RevisionNotKeptReason, Message: fmt.Sprintf(
+			"%s is no longer kept, and the source has a newer revision that waits for its turn: %s", describeRevision(&kept), problem.Message)}
+	}
+	kept.Reference = reference
+	o.artifact = &kept
+	return err
+}
+
+// requestArtifact requests the artifact. One that a source offered before has no URL, but may be stored.
+func (r *Reconciler) requestArtifact(reference artifact.Reference, waiter types.NamespacedName) (stored string, err error) {
+	if stored := r.Artifacts.Stored(reference); stored != "" && reference.URL == "" && reference.Maker == nil {
+		return stored, nil
+	}
+	return r.Artifacts.Request(reference, waiter)
+}
+
+// mayHave reports whether the Stack may have the artifact that its source offers by now.
+func (r *Reconciler) mayHave(ctx context.Context, stack *pulumiv1.Stack, offer *source.Artifact) bool {
+	key, named := waves.RolloutOf(stack)
+	if !named {
+		return true
+	}
+	rollout := &autov1alpha1.StackRollout{}
+	err := r.Get(ctx, key, rollout)
+	return err == nil && waves.Release(stack, rollout, autov1alpha1.RolloutRevision{Revision: offer.Revision, Digest: offer.Digest}, offer.Commit()).Released
+}
+
+// showHeld sets or removes the condition Held, and returns when to do so; zero for not at all. The condition appears late, because most Stacks get their turn before, and
+// at another time for each Stack.
+func showHeld(o *observation) time.Duration {
+	if o.held == nil {
+		conditions.Delete(o.stack, pulumiv1.HeldCondition)
+		return 0
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(o.stack.UID))
+	due := heldAfter + time.Duration(hash.Sum32())*spreadOver/(1<<32)
+	shown := conditions.Has(o.stack, pulumiv1.HeldCondition)
+	if left := due - o.now.Sub(o.held.since); left > 0 && !shown {
+		return left
+	}
+	conditions.Set(o.stack, &metav1.Condition{Type: pulumiv1.HeldCondition, Status: metav1.ConditionTrue, Reason: o.held.Reason, Message: o.held.Message})
+	return 0
+}

@@ -1,0 +1,43 @@
+package reasons
+
+var rolloutRows = []Row{
+	{
+		Reason: "RolloutComplete", State: UpToDate,
+		Means: "All Stacks have the revision that the source offers. `Complete` is true.",
+		Tests: []string{"rollout.TestDecisions/complete"},
+	},
+	{
+		Reason: "Progressing", State: UpToDate, Constant: "RolloutProgressingReason",
+		Means: "Stacks of a wave are being updated. The StackRollout is Ready meanwhile; `Complete` says when all have the revision.",
+		Tests: []string{"rollout.TestDecisions/first-wave"},
+	},
+	{
+		Reason: "Soaking", State: UpToDate, Constant: "RolloutSoakingReason",
+		Means: "All Stacks of a wave have the revision, and the next wave waits for the end of its `soak`.",
+		Tests: []string{"rollout.TestDecisions/soak"},
+	},
+	{
+		Reason: "Suspended", State: UpToDate, Constant: "RolloutSuspendedReason",
+		Means: "`spec.suspend` is true: no other Stack gets the revision.",
+		Todo:  "Set `spec.suspend` to false to go on.",
+		Tests: []string{"rollout.TestDecisions/suspended"},
+	},
+	{
+		Reason: "RolloutHalted", State: WaitingOrStalled,
+		Means: "More Stacks of a wave failed than `maxFailures` allows, so no other Stack gets the revision. Stalled as soon as one of them is Stalled itself. `.status.failing` has the Stacks and their messages.",
+		Todo:  "Mend the Stacks, for example with a commit that reverts the change. To go on without them, suspend them or raise `maxFailures`.",
+		Tests: []string{"rollout.TestDecisions/halted"},
+	},
+	{
+		Reason: "DependencyInLaterWave", State: Stalled,
+		Means: "A Stack depends on one in a later wave, which waits for it. Nothing is updated.",
+		Todo:  "Put the dependency into the same or an earlier wave.",
+		Tests: []string{"rollout.TestDecisions/dependency-in-a-later-wave"},
+	},
+	{
+		Reason: "SpecInvalid", State: Stalled, Constant: elsewhere,
+		Means: "A selector of a wave is invalid. The message names the wave.",
+		Todo:  "Correct the selector.",
+		Tests: []string{"rollout.TestDecisions/invalid-selector"},
+	},
+}

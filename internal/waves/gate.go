@@ -1,0 +1,105 @@
+// Package waves says which revision of its source a Stack with spec.rolloutRef may have, and how far the Stacks of a StackRollout are with
+// the revision that is its target. All of its functions are pure: the controllers of Stacks and StackRollouts use them, and so does the
+// command line, which therefore says the same.
+package waves
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// Verdict is whether a Stack may have what its source offers.
+type Verdict struct {
+	// Released is true when it may.
+	Released bool
+	// Reason and Message say what a Stack waits for that may not. They name no revision, so that another commit does not change them.
+	Reason, Message string
+}
+
+// Release decides whether the Stack may have what its source offers: a revision, and what the status of a Stack records as its commit. The
+// rollout is the one that the Stack names; nil when there is none.
+//
+// A Stack that was released a revision once may always have it again: retries, edits and corrections of drift need no turn. Whether the
+// content that the offer has for the Stack is what it has already is for the caller to find out; such a Stack may have the offer, too.
+func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer autov1alpha1.RolloutRevision, commit string) Verdict {
+	name, named := RolloutOf(stack)
+	last := stack.Status.LastUpdate
+	switch {
+	case !named, stack.Spec.Preview, !stack.DeletionTimestamp.IsZero():
+		return Verdict{Released: true}
+	case last != nil && commit != "" && last.LastAttemptedCommit == commit:
+		return Verdict{Released: true}
+	}
+	if rollout == nil || !Admits(rollout, stack.Namespace) {
+		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf(
+			"new revisions wait: there is no StackRollout %s that admits Stacks of namespace %q", name, stack.Namespace)}
+	}
+	status := &rollout.Status
+	if status.Stable != nil && Same(*status.Stable, offer) {
+		return Verdict{Released: true}
+	}
+	if status.Target != nil && Same(status.Target.RolloutRevision, offer) && HasTurn(status, stack.Namespace, stack.Name) {
+		return Verdict{Released: true}
+	}
+	return Verdict{Reason: pulumiv1.WaveNotOpenReason, Message: fmt.Sprintf("a new revision waits for its turn in StackRollout %s", name)}
+}
+
+// RolloutOf returns the StackRollout that the Stack names, if it names one.
+func RolloutOf(stack *pulumiv1.Stack) (types.NamespacedName, bool) {
+	ref := stack.Spec.RolloutRef
+	if ref == nil {
+		return types.NamespacedName{}, false
+	}
+	return types.NamespacedName{Namespace: cmp.Or(ref.Namespace, stack.Namespace), Name: ref.Name}, true
+}
+
+// Admits reports whether Stacks of the namespace may join the StackRollout.
+func Admits(rollout *autov1alpha1.StackRollout, namespace string) bool {
+	allowed := rollout.Spec.AllowedNamespaces
+	return namespace == rollout.Namespace || allowed != nil && allowed.From == autov1alpha1.FromAll
+}
+
+// Name returns the name of a Stack in the status of a StackRollout.
+func Name(namespace, name string) string { return namespace + "/" + name }
+
+// HasTurn reports whether the Stack may be updated to the target now.
+func HasTurn(status *autov1alpha1.StackRolloutStatus, namespace, name string) bool {
+	return slices.ContainsFunc(status.Turns, func(turn autov1alpha1.RolloutTurn) bool { return turn.Stack == Name(namespace, name) })
+}
+
+// Same reports whether two revisions stand for the same content: their digests are equal, or their checksums are. Two GitRepositories of one
+// repository may name its commits differently, and so does the status of a Stack with spec.projectRepo.
+func Same(a, b autov1alpha1.RolloutRevision) bool {
+	if a.Digest != "" && a.Digest == b.Digest {
+		return true
+	}
+	return a.Revision != "" && checksum(a.Revision) == checksum(b.Revision)
+}
+
+// checksum returns "algorithm:hex" of a revision such as "main@sha1:a…", "sha1:a…" or "a…", and the revision itself if it has none.
+func checksum(revision string) string {
+	sum := revision[strings.LastIndex(revision, "@")+1:]
+	if isHex(sum) {
+		switch len(sum) {
+		case 40:
+			return "sha1:" + sum
+		case 64:
+			return "sha256:" + sum
+		}
+	}
+	if algorithm, hex, found := strings.Cut(sum, ":"); found && algorithm != "" && len(hex) >= 40 && isHex(hex) {
+		return sum
+	}
+	return revision
+}
+
+func isHex(text string) bool {
+	return strings.Trim(text, "0123456789abcdef") == ""
+}

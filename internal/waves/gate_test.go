@@ -1,0 +1,149 @@
+package waves
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+const (
+	commitA, commitB = "5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc", "4830b1904830b1904830b1904830b1904830b190"
+	digestA, digestB = "sha256:a5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc5287e", "sha256:b4830b1904830b1904830b1904830b1904830b1904830b1904830b1904830b1"
+)
+
+var revisionA, revisionB = autov1alpha1.RolloutRevision{Revision: "main@sha1:" + commitA, Digest: digestA}, autov1alpha1.RolloutRevision{Revision: "main@sha1:" + commitB, Digest: digestB}
+
+func TestSame(t *testing.T) {
+	for _, test := range []struct {
+		a, b autov1alpha1.RolloutRevision
+		same bool
+	}{
+		{revisionA, revisionA, true},
+		{revisionA, revisionB, false},
+		{revisionA, autov1alpha1.RolloutRevision{Revision: "sha1:" + commitA}, true},
+		{revisionA, autov1alpha1.RolloutRevision{Revision: commitA}, true},
+		{revisionA, autov1alpha1.RolloutRevision{Revision: "other@sha1:" + commitA, Digest: digestB}, true},
+		{revisionA, autov1alpha1.RolloutRevision{Digest: digestA}, true},
+		{revisionA, autov1alpha1.RolloutRevision{Revision: digestA, Digest: digestA}, true},
+		{revisionA, autov1alpha1.RolloutRevision{Revision: "main@sha1:5287e5dc"}, false},
+		{revisionA, autov1alpha1.RolloutRevision{Revision: "main"}, false},
+		{autov1alpha1.RolloutRevision{Revision: "v1"}, autov1alpha1.RolloutRevision{Revision: "v1"}, true},
+		{autov1alpha1.RolloutRevision{Revision: "v1"}, autov1alpha1.RolloutRevision{Revision: "v2"}, false},
+		{autov1alpha1.RolloutRevision{Revision: "v1@sha256:" + digestA[7:]}, autov1alpha1.RolloutRevision{Revision: "latest@sha256:" + digestA[7:]}, true},
+		{autov1alpha1.RolloutRevision{}, autov1alpha1.RolloutRevision{}, false},
+		{autov1alpha1.RolloutRevision{Revision: "@"}, autov1alpha1.RolloutRevision{Revision: "x@"}, false},
+	} {
+		NewWithT(t).Expect(Same(test.a, test.b)).To(Equal(test.same), "%v %v", test.a, test.b)
+		NewWithT(t).Expect(Same(test.b, test.a)).To(Equal(test.same), "%v %v", test.b, test.a)
+	}
+}
+
+func TestRelease(t *testing.T) {
+	type facts struct {
+		stack   *pulumiv1.Stack
+		rollout *autov1alpha1.StackRollout
+	}
+	for name, test := range map[string]struct {
+		change   func(*facts)
+		released bool
+		reason   string
+	}{
+		"waits for its turn":       {func(*facts) {}, false, pulumiv1.WaveNotOpenReason},
+		"no StackRollout is named": {func(f *facts) { f.stack.Spec.RolloutRef = nil }, true, ""},
+		"only previewed":           {func(f *facts) { f.stack.Spec.Preview = true }, true, ""},
+		"being deleted":            {func(f *facts) { f.stack.DeletionTimestamp = new(metav1.Now()) }, true, ""},
+		"attempted before":         {func(f *facts) { f.stack.Status.LastUpdate.LastAttemptedCommit = digestB }, true, ""},
+		"never updated":            {func(f *facts) { f.stack.Status.LastUpdate = nil }, false, pulumiv1.WaveNotOpenReason},
+		"there is none":            {func(f *facts) { f.rollout = nil }, false, pulumiv1.RolloutNotFoundReason},
+		"namespace not admitted":   {func(f *facts) { f.rollout.Spec.AllowedNamespaces = nil }, false, pulumiv1.RolloutNotFoundReason},
+		"reached everyone":         {func(f *facts) { f.rollout.Status.Stable = &revisionB }, true, ""},
+		"has a turn":               {func(f *facts) { f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}} }, true, ""},
+		"another one has a turn": {func(f *facts) {
+			f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/net"}, {Stack: "other/network"}}
+		}, false, pulumiv1.WaveNotOpenReason},
+		"has a turn for another revision": {func(f *facts) {
+			f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}
+			f.rollout.Status.Target.RolloutRevision = revisionA
+		}, false, pulumiv1.WaveNotOpenReason},
+		"has a turn for nothing": {func(f *facts) {
+			f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}
+			f.rollout.Status.Target = nil
+		}, false, pulumiv1.WaveNotOpenReason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &facts{&pulumiv1.Stack{Namespace: "team", Name: "network"}, &autov1alpha1.StackRollout{Namespace: "platform", Name: "infra"}}
+			f.stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: "infra", Namespace: "platform"}
+			f.stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{LastAttemptedCommit: digestA}
+			f.rollout.Spec.AllowedNamespaces = &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromAll}
+			f.rollout.Status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: revisionB}
+			test.change(f)
+			verdict := Release(f.stack, f.rollout, revisionB, digestB)
+			g := NewWithT(t)
+			g.Expect(verdict.Released).To(Equal(test.released))
+			g.Expect(verdict.Reason).To(Equal(test.reason))
+			if !test.released {
+				g.Expect(verdict.Message).To(ContainSubstring("platform/infra"))
+				g.Expect(verdict.Message).NotTo(ContainSubstring(commitB))
+			}
+		})
+	}
+}
+
+func TestAssign(t *testing.T) {
+	g := NewWithT(t)
+	selects := func(tier string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"tier": tier}}
+	}
+	all := []autov1alpha1.RolloutWave{
+		{Name: "one", Stacks: selects("a")},
+		{Name: "two", Stacks: selects("a")},
+		{Name: "three", Limit: new(intstr.FromString("10%"))},
+		{Name: "rest"},
+	}
+	var members []Member
+	for i := range 100 {
+		labels := map[string]string{"tier": "b"}
+		if i < 10 {
+			labels["tier"] = "a"
+		}
+		members = append(members, Member{Name: fmt.Sprint(i), UID: types.UID(fmt.Sprintf("uid-%03d", i)), Labels: labels})
+	}
+	count := func(members []Member) []int {
+		counts := make([]int, len(all))
+		for _, m := range members {
+			counts[m.Wave]++
+		}
+		return counts
+	}
+	orders := make([]*int64, len(all))
+	g.Expect(Assign(members, all, digestA, orders)).To(Succeed())
+	g.Expect(count(members)).To(Equal([]int{10, 0, 9, 81}))
+	g.Expect(slices.IsSortedFunc(members, func(a, b Member) int { return a.Wave - b.Wave })).To(BeTrue())
+	firstThird := members[10].Name
+
+	again := slices.Clone(members)
+	slices.Reverse(again)
+	g.Expect(Assign(again, all, digestA, orders)).To(Succeed())
+	g.Expect(again).To(Equal(members), "the order is that of the target, not that of the list")
+	g.Expect(Assign(again, all, digestB, make([]*int64, len(all)))).To(Succeed())
+	g.Expect(again[10].Name).NotTo(Equal(firstThird))
+	g.Expect(Assign(nil, all, digestA, make([]*int64, len(all)))).To(Succeed())
+}
+
+func TestCut(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(cut("short")).To(Equal("short"))
+	for length := 190; length < 500; length++ {
+		long := cut(fmt.Sprintf("%*s", length, "ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€"))
+		g.Expect(len(long)).To(BeNumerically("<=", messageLength))
+		g.Expect([]byte(long)).To(Equal([]byte(string([]rune(long)))))
+	}
+}

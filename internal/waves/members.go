@@ -1,0 +1,254 @@
+package waves
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// DefaultTimeout is how long a Stack may take to be updated if its wave does not say it.
+const DefaultTimeout = 2 * time.Hour
+
+// State is how far a Stack is with the target of its StackRollout.
+type State string
+
+const (
+	// LeftOut is a Stack that is suspended, being deleted or only previewed.
+	LeftOut State = "left out"
+	// Updated is a Stack that was updated to the target and is ready.
+	Updated State = "updated"
+	// Unchanged is a Stack that is ready with the target, which is the same for it as what it had before.
+	Unchanged State = "unchanged"
+	// Failing is a Stack that failed with the target, or took too long.
+	Failing State = "failing"
+	// BrokenBefore is a Stack that failed with the target, and did not succeed with the revisions before.
+	BrokenBefore State = "broken before"
+	// Running is a Stack that may be updated now.
+	Running State = "running"
+	// Waiting is any other Stack.
+	Waiting State = "waiting"
+)
+
+// IsDone reports whether the Stack has the target.
+func (s State) IsDone() bool { return s == Updated || s == Unchanged }
+
+// Member is what a StackRollout has to know of one of its Stacks. It is small: there may be 10,000.
+type Member struct {
+	types.NamespacedName
+	UID types.UID
+	// Labels are those of the Stack. They are shared with the cache.
+	Labels map[string]string
+	// Wave is the index of its wave, see Assign.
+	Wave int
+	// Place is its place in the random order of the target, see Assign.
+	Place int64
+	// State is how far it is.
+	State State
+	// Since is when it got its turn; zero when it has none.
+	Since time.Time
+	// Behind is true when its source is another object than that of the StackRollout, and does not offer the target now. The caller sets it.
+	Behind bool
+	// Stalled is true when the Stack makes no attempts, or says that somebody has to look at it.
+	Stalled bool
+	// Message says why it fails.
+	Message string
+	// DependsOn are the Stacks that it depends on.
+	DependsOn []types.NamespacedName
+}
+
+// messageLength is how many bytes of the message of a Stack the status of a StackRollout shows: its readers may not read that Stack.
+const messageLength = 200
+
+// Observe returns the Stack as a member. The status is that of its StackRollout, with a target. The timeout is looked up by the caller.
+func Observe(stack *pulumiv1.Stack, status *autov1alpha1.StackRolloutStatus) Member {
+	m := Member{
+		NamespacedName: types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}, UID: stack.UID, Labels: stack.Labels,
+		State: Waiting, Stalled: conditions.IsStalled(stack), DependsOn: dependenciesOf(stack),
+	}
+	if status.Target == nil {
+		return m
+	}
+	target, last := status.Target.RolloutRevision, stack.Status.LastUpdate
+	ran := last != nil && Same(autov1alpha1.RolloutRevision{Revision: last.Revision, Digest: last.LastAttemptedCommit}, target)
+	switch {
+	case stack.Spec.Suspend || stack.Spec.Preview || !stack.DeletionTimestamp.IsZero():
+		m.State = LeftOut
+	case hasApplied(stack, target):
+		m.State = Unchanged
+		if last != nil && Same(autov1alpha1.RolloutRevision{Revision: last.Revision}, target) {
+			m.State = Updated
+		}
+	case ran && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Interruptions == 0:
+		m.State, m.Message = Failing, cut(last.Message)
+		if wasBroken(last.LastSuccessfulCommit, status) {
+			m.State = BrokenBefore
+		}
+	}
+	return m
+}
+
+// hasApplied reports whether the Stack is ready with the target. That it is ready says nothing alone: it may be so with another revision.
+func hasApplied(stack *pulumiv1.Stack, target autov1alpha1.RolloutRevision) bool {
+	return stack.Status.ObservedGeneration == stack.Generation && conditions.IsReady(stack) &&
+		Same(autov1alpha1.RolloutRevision{Revision: stack.Status.LastAppliedRevision}, target)
+}
+
+// wasBroken reports whether a Stack that fails with the target did so with the revisions before.
+func wasBroken(lastSuccessful string, status *autov1alpha1.StackRolloutStatus) bool {
+	known := slices.Clone(status.Earlier)
+	if status.Stable != nil {
+		known = append(known, *status.Stable)
+	}
+	if len(known) == 0 {
+		return false
+	}
+	known = append(known, status.Target.RolloutRevision)
+	succeeded := autov1alpha1.RolloutRevision{Revision: lastSuccessful, Digest: lastSuccessful}
+	return !slices.ContainsFunc(known, func(revision autov1alpha1.RolloutRevision) bool { return Same(revision, succeeded) })
+}
+
+func cut(message string) string {
+	if len(message) <= messageLength {
+		return message
+	}
+	return strings.ToValidUTF8(message[:messageLength-len("…")], "") + "…"
+}
+
+// dependenciesOf returns the Stacks that the Stack depends on.
+func dependenciesOf(stack *pulumiv1.Stack) (keys []types.NamespacedName) {
+	for i := range stack.Spec.DependsOn {
+		if ref := &stack.Spec.DependsOn[i]; ref.IsStack() && !ref.OnlyExists() {
+			keys = append(keys, types.NamespacedName{Namespace: cmp.Or(ref.Namespace, stack.Namespace), Name: ref.Name})
+		}
+	}
+	for _, ref := range stack.Spec.Prerequisites {
+		keys = append(keys, types.NamespacedName{Namespace: stack.Namespace, Name: ref.Name})
+	}
+	return keys
+}
+
+// Assign sets the wave of each member, and sorts them by their waves and, within a wave, by their places in an order that is random and
+// another one for each target. orders has the bounds of waves with a limit that were computed for this target before, and gets those that
+// are missing: so Stacks that come and go move no other Stack to another wave.
+func Assign(members []Member, waves []autov1alpha1.RolloutWave, target string, orders []*int64) error {
+	for i := range members {
+		members[i].Wave, members[i].Place = len(waves)-1, placeOf(members[i].UID, target)
+	}
+	slices.SortFunc(members, func(a, b Member) int { return cmp.Or(cmp.Compare(a.Place, b.Place), cmp.Compare(a.UID, b.UID)) })
+	last := len(waves) - 1
+	for w := range waves[:last] {
+		selector, err := selectorOf(&waves[w])
+		if err != nil {
+			return fmt.Errorf("wave %q: %w", waves[w].Name, err)
+		}
+		var selected []*Member
+		for i := range members {
+			if m := &members[i]; m.Wave == last && selector.Matches(labels.Set(m.Labels)) {
+				selected = append(selected, m)
+			}
+		}
+		if waves[w].Limit != nil {
+			if orders[w] == nil && len(selected) > 0 {
+				orders[w] = new(selected[portion(waves[w].Limit, len(selected), 1)-1].Place)
+			}
+			selected = slices.DeleteFunc(selected, func(m *Member) bool { return orders[w] == nil || m.Place > *orders[w] })
+		}
+		for _, m := range selected {
+			m.Wave = w - len(waves) // so that it does not count as one of the last wave
+		}
+	}
+	for i := range members {
+		if members[i].Wave < 0 {
+			members[i].Wave += len(waves)
+		}
+	}
+	slices.SortStableFunc(members, func(a, b Member) int { return cmp.Compare(a.Wave, b.Wave) })
+	return nil
+}
+
+func selectorOf(wave *autov1alpha1.RolloutWave) (labels.Selector, error) {
+	if wave.Stacks == nil {
+		return labels.Everything(), nil
+	}
+	return metav1.LabelSelectorAsSelector(wave.Stacks)
+}
+
+// placeOf returns a number from 0 on that depends on the Stack and the target.
+func placeOf(uid types.UID, target string) int64 {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(target))
+	_, _ = hash.Write([]byte(uid))
+	return int64(mix(hash.Sum64()) >> 1)
+}
+
+// mix spreads the bits: the last bytes that FNV hashes change only some of them, and UIDs that were made together may differ only there.
+func mix(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// portion returns the number, or the percentage of all, rounded up, from least to all.
+func portion(value *intstr.IntOrString, all, least int) int {
+	scaled, err := intstr.GetScaledValueFromIntOrPercent(value, all, true)
+	if err != nil {
+		scaled = least // the API server refuses anything else
+	}
+	return max(min(scaled, all), least)
+}
+
+// MaxConcurrent returns how many Stacks of the wave, which has so many, are updated at once.
+func MaxConcurrent(spec *autov1alpha1.StackRolloutSpec, wave *autov1alpha1.RolloutWave, stacks int) int {
+	value := cmp.Or(wave.MaxConcurrent, spec.MaxConcurrent)
+	if value == nil {
+		return autov1alpha1.DefaultMaxConcurrent
+	}
+	if value.Type == intstr.Int {
+		return min(max(value.IntValue(), 1), autov1alpha1.MaxConcurrentLimit)
+	}
+	return min(portion(value, stacks, 1), autov1alpha1.MaxConcurrentLimit)
+}
+
+// MaxFailures returns how many Stacks of the wave, which has so many, may fail.
+func MaxFailures(spec *autov1alpha1.StackRolloutSpec, wave *autov1alpha1.RolloutWave, stacks int) int {
+	value := cmp.Or(wave.MaxFailures, spec.MaxFailures)
+	if value == nil {
+		return 0
+	}
+	failures, err := intstr.GetScaledValueFromIntOrPercent(value, stacks, false)
+	if err != nil {
+		return 0 // the API server refuses it
+	}
+	return max(failures, 0)
+}
+
+// TimeoutOf returns how long a Stack of the wave may take.
+func TimeoutOf(wave *autov1alpha1.RolloutWave) time.Duration {
+	if wave.Timeout == nil || wave.Timeout.Duration <= 0 {
+		return DefaultTimeout
+	}
+	return wave.Timeout.Duration
+}
+
+// SoakOf returns how long the wave after this one waits.
+func SoakOf(wave *autov1alpha1.RolloutWave) time.Duration {
+	if wave.Soak == nil {
+		return 0
+	}
+	return max(wave.Soak.Duration, 0)
+}
