@@ -119,7 +119,7 @@ generate-rbac:
 generate-chart: generate-api generate-rbac
 	@rm -rf config/chart/files; mkdir -p config/chart/files/crds; \
 	cp config/crd/bases/*.yaml config/chart/files/crds/; \
-	cp config/rbac/role.yaml config/rbac/edit_role.yaml config/rbac/view_role.yaml config/rbac/approver_role.yaml config/admission/approval_by.yaml config/admission/stack_approval.yaml config/admission/update_owner.yaml config/account/service_account.yaml config/chart/files/
+	cp config/rbac/role.yaml config/rbac/edit_role.yaml config/rbac/view_role.yaml config/rbac/approver_role.yaml config/admission/approval_by.yaml config/admission/stack_approval.yaml config/admission/stack_rollout.yaml config/admission/update_owner.yaml config/account/service_account.yaml config/chart/files/
 
 # What the command line installs, without the definitions, which it has from config/crd.
 .PHONY: generate-install

@@ -17,6 +17,9 @@ const UpdatesByWorkspace = "spec.workspaceName"
 // StacksByRollout is the field by which a cache finds the Stacks of a StackRollout, "namespace/name", in all namespaces.
 const StacksByRollout = "spec.rolloutRef"
 
+// ApprovalsByRollout is the field by which a cache finds the Approvals of a StackRollout in the same namespace.
+const ApprovalsByRollout = "spec.rollout"
+
 // AddIndexes adds the indexes that several controllers use; an index can be added only once.
 func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	err := indexer.IndexField(ctx, &autov1alpha1.Update{}, UpdatesByWorkspace, func(object client.Object) []string {
@@ -33,6 +36,15 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	})
 	if err != nil {
 		return fmt.Errorf("index the Stacks by StackRollout: %w", err)
+	}
+	err = indexer.IndexField(ctx, &autov1alpha1.Approval{}, ApprovalsByRollout, func(object client.Object) []string {
+		if rollout := object.(*autov1alpha1.Approval).Spec.Rollout; rollout != "" {
+			return []string{rollout}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index the Approvals by StackRollout: %w", err)
 	}
 	return nil
 }

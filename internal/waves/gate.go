@@ -37,6 +37,9 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 	case last != nil && commit != "" && last.LastAttemptedCommit == commit:
 		return Verdict{Released: true}
 	}
+	if named := stack.Annotations[pulumiv1.ReleaseRevisionAnnotation]; named != "" && Same(autov1alpha1.RolloutRevision{Revision: named}, offer) {
+		return Verdict{Released: true}
+	}
 	if rollout == nil || !Admits(rollout, stack.Namespace) {
 		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf(
 			"new revisions wait: there is no StackRollout %s that admits Stacks of namespace %q", name, stack.Namespace)}

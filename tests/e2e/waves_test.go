@@ -212,6 +212,51 @@ func TestStackWithoutItsStackRolloutGetsNothingNew(t *testing.T) {
 	p.AwaitStack("canary", systemtest.Showing("2"))
 }
 
+func TestWaveIsPromotedByAnApproval(t *testing.T) {
+	p := begin(t, "waves-promoted")
+	rollout, stacks := p.fleet("canary", "east")
+	rollout.Spec.Waves[1].Promotion = autov1alpha1.PromoteManual
+	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)}, rollout, stacks[0], stacks[1])
+	first := p.publish(p.returning(1))
+	decide := func(name string, decision autov1alpha1.ApprovalDecision, wave, revision string) *autov1alpha1.Approval {
+		approval := &autov1alpha1.Approval{ObjectMeta: p.Meta(name), Spec: autov1alpha1.ApprovalSpec{
+			Rollout: rollout.Name, Wave: wave, Revision: revision, Decision: decision, By: "alice"}}
+		p.Create(approval)
+		p.Eventually(func(g Gomega) {
+			p.Get(name, approval)
+			g.Expect(conditions.Has(approval, autov1alpha1.ApprovalAccepted)).To(BeTrue())
+		}).Should(Succeed())
+		return approval
+	}
+	refused := func(approval *autov1alpha1.Approval) string {
+		p.Expect(conditions.IsFalse(approval, autov1alpha1.ApprovalAccepted)).To(BeTrue())
+		return conditions.GetReason(approval, autov1alpha1.ApprovalAccepted)
+	}
+	p.awaitRollout(autov1alpha1.PromotionRequiredReason, first.Revision)
+	p.Expect(refused(decide("other", autov1alpha1.ApprovalApprove, "rest", "v0"))).To(Equal(autov1alpha1.RevisionNotTargetReason))
+	p.Expect(refused(decide("none", autov1alpha1.ApprovalApprove, "last", first.Revision))).To(Equal(autov1alpha1.WaveNotFoundReason))
+	p.AwaitStack("east", notReady(pulumiv1.WaveNotOpenReason))
+	counts := decide("first", autov1alpha1.ApprovalApprove, "rest", first.Revision)
+	p.Expect(conditions.IsTrue(counts, autov1alpha1.ApprovalAccepted)).To(BeTrue())
+	p.Expect(counts.OwnerReferences).To(ConsistOf(HaveField("Kind", autov1alpha1.StackRolloutKind)))
+	p.AwaitStack("east", ready(first.Digest))
+
+	second := p.publish(p.returning(2))
+	p.awaitRollout(autov1alpha1.PromotionRequiredReason, second.Revision)
+	decide("stop", autov1alpha1.ApprovalReject, "", second.Revision)
+	rejected := p.awaitRollout(autov1alpha1.RevisionRejectedReason, second.Revision)
+	p.Expect(rejected.Status.Rejected).To(Equal(second.Revision))
+	p.AwaitStack("east", ready(first.Digest))
+	// One Stack may have it nevertheless, if somebody says so.
+	p.ChangeStack("east", systemtest.Annotate(pulumiv1.ReleaseRevisionAnnotation, second.Revision))
+	p.AwaitStack("east", ready(second.Digest))
+
+	third := p.publish(p.returning(3))
+	p.awaitRollout(autov1alpha1.PromotionRequiredReason, third.Revision)
+	decide("all", autov1alpha1.ApprovalApprove, "", third.Revision)
+	p.awaitRollout(autov1alpha1.RolloutCompleteReason, third.Revision)
+}
+
 // The content of a directory that did not change needs no turn: a revert reaches the Stacks that never had the commit without an update.
 func TestRevisionThatChangesNothingForAStackNeedsNoTurn(t *testing.T) {
 	p := begin(t, "waves-unchanged")

@@ -62,6 +62,18 @@ type AllowedNamespaces struct {
 	From FromNamespaces `json:"from,omitempty"`
 }
 
+// RolloutPromotion says what begins a wave.
+// +kubebuilder:validation:Enum=Automatic;Manual
+type RolloutPromotion string
+
+const (
+	// PromoteAutomatic begins a wave when the one before is complete. It is the default.
+	PromoteAutomatic RolloutPromotion = "Automatic"
+
+	// PromoteManual begins a wave when the one before is complete and somebody has approved the revision.
+	PromoteManual RolloutPromotion = "Manual"
+)
+
 // RolloutWave is a group of Stacks that get a revision before those of the next wave.
 type RolloutWave struct {
 	// Name of the wave.
@@ -81,6 +93,10 @@ type RolloutWave struct {
 	// +kubebuilder:validation:Pattern="^(100|[1-9][0-9]?)%$"
 	// +optional
 	Limit *intstr.IntOrString `json:"limit,omitempty"`
+
+	// Promotion is Automatic, the default, or Manual: then the wave begins only when somebody has approved the revision with an Approval.
+	// +optional
+	Promotion RolloutPromotion `json:"promotion,omitempty"`
 
 	// MaxConcurrent is how many Stacks of the wave are updated at once. Defaults to spec.maxConcurrent.
 	// +kubebuilder:validation:XIntOrString
@@ -291,6 +307,10 @@ type StackRolloutStatus struct {
 	// +listType=atomic
 	// +optional
 	Earlier []RolloutRevision `json:"earlier,omitempty"`
+
+	// Rejected is the target, if somebody has rejected it: no other Stack gets it.
+	// +optional
+	Rejected string `json:"rejected,omitempty"`
 
 	// Wave is the name of the wave that is open; empty when all are complete.
 	// +optional

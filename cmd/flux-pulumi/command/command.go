@@ -123,7 +123,7 @@ func (s *session) root() *cobra.Command {
 	s.flags.AddFlags(root.PersistentFlags())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.AddCommand(s.get(), s.reconcile(), s.suspend(), s.resume(), s.cancel(),
-		s.logs(), s.events(), s.tree(), s.explain(), s.diff(), s.plan(), s.outputs(), s.unlock(), s.state(), s.migrate(), s.check(), s.version(), s.install(), s.uninstall(), s.quickstart())
+		s.logs(), s.events(), s.tree(), s.explain(), s.diff(), s.plan(), s.rollout(), s.outputs(), s.unlock(), s.state(), s.migrate(), s.check(), s.version(), s.install(), s.uninstall(), s.quickstart())
 	_ = root.RegisterFlagCompletionFunc("namespace", s.completeNamespaces) // fails for a flag that does not exist
 	return root
 }

@@ -68,7 +68,7 @@ func (e *explainer) stack(ctx context.Context, stack *pulumiv1.Stack) print.Sect
 	section.Facts = append(section.Facts, revisions(stack, e.Now())...)
 	section.Facts = append(section.Facts, drift(stack)...)
 	section.Facts = append(section.Facts, e.dependencies(ctx, stack)...)
-	section.Facts = append(section.Facts, e.source(ctx, stack))
+	section.Facts = append(section.Facts, e.source(ctx, stack)...)
 	return section
 }
 
@@ -138,15 +138,19 @@ func (e *explainer) dependencies(ctx context.Context, stack *pulumiv1.Stack) (fa
 	return facts
 }
 
-func (e *explainer) source(ctx context.Context, stack *pulumiv1.Stack) print.Fact {
+func (e *explainer) source(ctx context.Context, stack *pulumiv1.Stack) []print.Fact {
 	source := e.cluster.sourceOf(stack)
 	if source == nil {
 		repository := strings.TrimSpace(stack.Spec.ProjectRepo + " " + stack.Spec.Branch + stack.Spec.Commit)
-		return print.Fact{Label: "Source", Text: print.Cell{Text: repository}}
+		return []print.Fact{{Label: "Source", Text: print.Cell{Text: repository}}}
 	}
 	state := e.cluster.standingOf(ctx, source)
 	state.Text = fmt.Sprintf("%s %s: %s", source.GetKind(), client.ObjectKeyFromObject(source), state.Text)
-	return print.Fact{Label: "Source", Text: state}
+	facts := []print.Fact{{Label: "Source", Text: state}}
+	if held := e.cluster.heldBy(ctx, stack, source); held != nil {
+		facts = append(facts, *held)
+	}
+	return facts
 }
 
 // workspace explains a Workspace that is not ready.

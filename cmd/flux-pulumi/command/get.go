@@ -31,10 +31,11 @@ type getOptions struct {
 func formats() []string { return []string{"wide", "json", "yaml", "name"} }
 
 func (s *session) get() *cobra.Command {
-	return group("get", "Show Stacks, Workspaces and Updates",
+	return group("get", "Show Stacks, Workspaces, Updates and StackRollouts",
 		s.getKind(stacks(), "Show Stacks: the revision that is deployed, and whether they are ready"),
 		s.getKind(workspaces(), "Show Workspaces: where pulumi runs"),
-		s.getKind(updates(), "Show Updates: operations that run, wait or have ended, the oldest first"))
+		s.getKind(updates(), "Show Updates: operations that run, wait or have ended, the oldest first"),
+		s.getKind(rollouts(), "Show StackRollouts: the revision that reaches Stacks, and how many have it"))
 }
 
 func (s *session) getKind(kind kind, short string) *cobra.Command {

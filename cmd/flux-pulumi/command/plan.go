@@ -16,8 +16,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/fluxcd/pkg/runtime/conditions"
-
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
@@ -240,16 +238,8 @@ func (s *session) decideOnPlan(
 		return err
 	}
 	s.log.Step("created Approval %s of plan %s by %s", approval.Name, plan.Name, print.Clean(by))
-	key := c.key(approval.Name)
-	err = s.await(ctx, options.timeout, "Approval "+approval.Name, func(ctx context.Context) (progress, error) {
-		err := c.read(ctx, key, approval)
-		return progress{done: conditions.Has(approval, autov1alpha1.ApprovalAccepted), state: "waiting until the Approval counts"}, err
-	})
-	if err != nil {
+	if err := s.awaitAccepted(ctx, c, approval, options.timeout); err != nil {
 		return err
-	}
-	if !conditions.IsTrue(approval, autov1alpha1.ApprovalAccepted) {
-		return failed(exitNotReady, "the Approval does not count: %s", conditions.GetMessage(approval, autov1alpha1.ApprovalAccepted))
 	}
 	return s.awaitDecision(ctx, c, stack, approval, options.timeout)
 }

@@ -5,6 +5,7 @@ package approval
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,9 +23,13 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/shard"
 )
+
+// maxOfRollout is how many Approvals of a StackRollout are kept.
+const maxOfRollout = 20
 
 // Reconciler reconciles Approvals. Its fields are set before SetupWithManager, and do not change.
 type Reconciler struct {
@@ -38,7 +43,7 @@ type Reconciler struct {
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals,verbs=list;watch;patch;delete
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals/status,verbs=patch
-// +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates,verbs=get
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates;stackrollouts,verbs=get
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
@@ -68,8 +73,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.observe(ctx, &o); err != nil {
 		return ctrl.Result{}, err
 	}
-	if o.stack != nil && !r.Shard.Has(o.stack) {
-		// The controller of the Stack's shard decides.
+	if o.stack != nil && !r.Shard.Has(o.stack) || o.rollout != nil && !r.Shard.Has(o.rollout) {
+		// The controller of the shard of the Stack or the StackRollout decides.
 		return ctrl.Result{}, nil
 	}
 	said := decide(o)
@@ -82,6 +87,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 // observe reads what the Approval names.
 func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 	o.now = time.Now()
+	if name := o.approval.Spec.Rollout; name != "" {
+		rollout := &autov1alpha1.StackRollout{}
+		if err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: o.approval.Namespace, Name: name}, rollout); err != nil {
+			return described(err, "read the stackrollout %s", name)
+		}
+		o.rollout = rollout
+		return nil
+	}
 	update := &autov1alpha1.Update{}
 	key := types.NamespacedName{Namespace: o.approval.Namespace, Name: o.approval.Spec.Update}
 	if err := r.APIReader.Get(ctx, key, update); err != nil {
@@ -110,14 +123,19 @@ func described(err error, format string, args ...any) error {
 }
 
 // recordVerdict writes the verdict into the status, and records events about it for the Approval and its Stack. It makes the Update of the
-// plan the owner of the Approval, so that the Approval is deleted with its plan.
+// plan, or the StackRollout, the owner of the Approval, so that the Approval is deleted with it.
 func (r *Reconciler) recordVerdict(ctx context.Context, o *observation, v verdict) error {
 	approval := o.approval
 	before := approval.DeepCopy()
-	if o.update != nil && len(approval.OwnerReferences) == 0 {
-		approval.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: autov1alpha1.GroupVersion.String(), Kind: autov1alpha1.UpdateKind, Name: o.update.Name, UID: o.update.UID,
-		}}
+	owner := metav1.OwnerReference{APIVersion: autov1alpha1.GroupVersion.String()}
+	switch {
+	case o.update != nil:
+		owner.Kind, owner.Name, owner.UID = autov1alpha1.UpdateKind, o.update.Name, o.update.UID
+	case o.rollout != nil:
+		owner.Kind, owner.Name, owner.UID = autov1alpha1.StackRolloutKind, o.rollout.Name, o.rollout.UID
+	}
+	if owner.Name != "" && len(approval.OwnerReferences) == 0 {
+		approval.OwnerReferences = []metav1.OwnerReference{owner}
 		if err := patch.Object(ctx, r.Client, before, approval); err != nil {
 			return described(err, "make the approval go with its plan")
 		}
@@ -136,6 +154,27 @@ func (r *Reconciler) recordVerdict(ctx context.Context, o *observation, v verdic
 	r.Event(approval, kind, v.reason, v.message)
 	if o.stack != nil {
 		r.Eventf(o.stack, kind, v.reason, "Approval %s: %s", approval.Name, v.message)
+	}
+	if o.rollout != nil {
+		r.Eventf(o.rollout, kind, v.reason, "Approval %s: %s", approval.Name, v.message)
+		return r.prune(ctx, o.rollout)
+	}
+	return nil
+}
+
+// prune deletes the oldest Approvals of a StackRollout that are more than maxOfRollout.
+func (r *Reconciler) prune(ctx context.Context, rollout *autov1alpha1.StackRollout) error {
+	list := &autov1alpha1.ApprovalList{}
+	err := r.List(ctx, list, client.InNamespace(rollout.Namespace), client.MatchingFields{informercache.ApprovalsByRollout: rollout.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("list the approvals of stackrollout %s: %w", rollout.Name, err)
+	}
+	decided := slices.DeleteFunc(list.Items, func(approval autov1alpha1.Approval) bool { return !conditions.Has(&approval, autov1alpha1.ApprovalAccepted) })
+	slices.SortFunc(decided, func(a, b autov1alpha1.Approval) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	for i := range decided[:max(0, len(decided)-maxOfRollout)] {
+		if err := client.IgnoreNotFound(r.Delete(ctx, &decided[i], client.Preconditions{UID: &decided[i].UID})); err != nil {
+			return fmt.Errorf("delete an old approval: %w", err)
+		}
 	}
 	return nil
 }

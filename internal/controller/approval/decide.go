@@ -2,12 +2,14 @@ package approval
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/backoff"
 	"github.com/stack-controller/stack-controller/internal/controller/plans"
+	"github.com/stack-controller/stack-controller/internal/waves"
 )
 
 // observation is everything that a decision is made from.
@@ -16,6 +18,8 @@ type observation struct {
 	approval *autov1alpha1.Approval
 	// update is the Update that the Approval names; nil when there is none.
 	update *autov1alpha1.Update
+	// rollout is the StackRollout that the Approval names; nil when there is none. For a StackRollout, nothing else is read.
+	rollout *autov1alpha1.StackRollout
 	// stack is the Stack whose plan that Update made; nil when there is none.
 	stack *pulumiv1.Stack
 }
@@ -36,9 +40,41 @@ const (
 	maxUnseen    = 10 * time.Minute
 )
 
-// decide decides on an Approval. The Approval was created by a user who saw the plan, so the plan has to be older and the digest has to be
-// that of the plan.
+// decide decides on an Approval.
 func decide(o observation) verdict {
+	if o.approval.Spec.Rollout != "" {
+		return decideOnRevision(o)
+	}
+	return decideOnPlan(o)
+}
+
+// decideOnRevision decides on an Approval of a revision that a StackRollout rolls out. The Approval was created by a user who saw that it does.
+func decideOnRevision(o observation) verdict {
+	spec := &o.approval.Spec
+	refuse := func(reason, format string, args ...any) verdict {
+		return verdict{reason: reason, message: fmt.Sprintf(format, args...) + "; see status.target of the StackRollout, and create another Approval"}
+	}
+	if o.rollout == nil {
+		return refuse(pulumiv1.RolloutNotFoundReason, "there is no StackRollout %q in this namespace", spec.Rollout)
+	}
+	target := o.rollout.Status.Target
+	switch {
+	case target == nil || !waves.Same(target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: spec.Revision}):
+		return refuse(autov1alpha1.RevisionNotTargetReason, "StackRollout %q does not roll out revision %q now", spec.Rollout, spec.Revision)
+	case spec.Wave != "" && !slices.ContainsFunc(o.rollout.Spec.Waves, func(wave autov1alpha1.RolloutWave) bool { return wave.Name == spec.Wave }):
+		return refuse(autov1alpha1.WaveNotFoundReason, "StackRollout %q has no wave %q", spec.Rollout, spec.Wave)
+	}
+	what := "all waves"
+	if spec.Wave != "" {
+		what = fmt.Sprintf("wave %q", spec.Wave)
+	}
+	return verdict{accepted: true, reason: autov1alpha1.ApprovalCountsReason,
+		message: fmt.Sprintf("%s of %s for %s of StackRollout %q by %s", spec.Decision, target.Revision, what, spec.Rollout, spec.By)}
+}
+
+// decideOnPlan decides on an Approval of a plan. The Approval was created by a user who saw the plan, so the plan has to be older and the digest has to be
+// that of the plan.
+func decideOnPlan(o observation) verdict {
 	spec := &o.approval.Spec
 	refuse := func(reason, format string, args ...any) verdict {
 		return verdict{reason: reason, message: fmt.Sprintf(format, args...) + "; see status.plan of the Stack, and create another Approval"}

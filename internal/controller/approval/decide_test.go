@@ -91,6 +91,45 @@ func TestApprovalIsJudgedByThePlanThatItNames(t *testing.T) {
 	}
 }
 
+func TestApprovalOfARevision(t *testing.T) {
+	const commit = "5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc"
+	for name, tt := range map[string]struct {
+		change func(*observation)
+		reason string
+	}{
+		"of the target": {change: func(*observation) {}, reason: autov1alpha1.ApprovalCountsReason},
+		"by its checksum": {change: func(o *observation) { o.approval.Spec.Revision = "sha1:" + commit }, reason: autov1alpha1.ApprovalCountsReason},
+		"of all waves":    {change: func(o *observation) { o.approval.Spec.Wave = "" }, reason: autov1alpha1.ApprovalCountsReason},
+		"a rejection": {change: func(o *observation) {
+			o.approval.Spec.Wave, o.approval.Spec.Decision = "", autov1alpha1.ApprovalReject
+		}, reason: autov1alpha1.ApprovalCountsReason},
+		"no StackRollout":   {change: func(o *observation) { o.rollout = nil }, reason: pulumiv1.RolloutNotFoundReason},
+		"no target":         {change: func(o *observation) { o.rollout.Status.Target = nil }, reason: autov1alpha1.RevisionNotTargetReason},
+		"another revision":  {change: func(o *observation) { o.approval.Spec.Revision = "main@sha1:4830b1904830b1904830b1904830b1904830b190" }, reason: autov1alpha1.RevisionNotTargetReason},
+		"not in full":       {change: func(o *observation) { o.approval.Spec.Revision = "sha1:5287e5dc" }, reason: autov1alpha1.RevisionNotTargetReason},
+		"only the branch":   {change: func(o *observation) { o.approval.Spec.Revision = "main" }, reason: autov1alpha1.RevisionNotTargetReason},
+		"no such wave":      {change: func(o *observation) { o.approval.Spec.Wave = "last" }, reason: autov1alpha1.WaveNotFoundReason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &observation{now: now,
+				approval: &autov1alpha1.Approval{Name: "a", Spec: autov1alpha1.ApprovalSpec{
+					Rollout: "all", Wave: "rest", Revision: "main@sha1:" + commit, Decision: autov1alpha1.ApprovalApprove, By: "alice"}},
+				rollout: &autov1alpha1.StackRollout{Name: "all"},
+			}
+			o.rollout.Spec.Waves = []autov1alpha1.RolloutWave{{Name: "canary"}, {Name: "rest"}}
+			o.rollout.Status.Target = &autov1alpha1.RolloutTarget{}
+			o.rollout.Status.Target.Revision = "main@sha1:" + commit
+			tt.change(o)
+			said := decide(*o)
+			g := NewWithT(t)
+			g.Expect(said.after).To(BeZero())
+			g.Expect(said.reason).To(Equal(tt.reason))
+			g.Expect(said.accepted).To(Equal(tt.reason == autov1alpha1.ApprovalCountsReason))
+			g.Expect(said.message).To(ContainSubstring(`StackRollout "all"`))
+		})
+	}
+}
+
 // An Approval whose plan the Stack never records is looked at a bounded number of times.
 func TestApprovalThatNobodySeesIsAskedForAFewTimes(t *testing.T) {
 	g := NewWithT(t)

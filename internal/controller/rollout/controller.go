@@ -60,6 +60,7 @@ type Reconciler struct {
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=stackrollouts,verbs=get;list;watch
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=stackrollouts/status,verbs=patch
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals,verbs=list;watch
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
@@ -79,6 +80,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Named("stackrollout").
 		For(&autov1alpha1.StackRollout{}, builder.WithPredicates(changed)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(rolloutOf), builder.WithPredicates(predicate.Funcs{UpdateFunc: concerns})).
+		Watches(&autov1alpha1.Approval{}, handler.EnqueueRequestsFromMapFunc(rolloutOfApproval)).
 		WithOptions(options)
 	for _, watch := range r.Sources.Watches(mgr.GetCache(), r.rolloutsOf) {
 		build = build.WatchesRawSource(watch)
@@ -93,6 +95,14 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 func rolloutOf(_ context.Context, object client.Object) []reconcile.Request {
 	if key, named := waves.RolloutOf(object.(*pulumiv1.Stack)); named {
 		return []reconcile.Request{{NamespacedName: key}}
+	}
+	return nil
+}
+
+// rolloutOfApproval returns the StackRollout that an Approval is about.
+func rolloutOfApproval(_ context.Context, object client.Object) []reconcile.Request {
+	if name := object.(*autov1alpha1.Approval).Spec.Rollout; name != "" {
+		return []reconcile.Request{{Namespace: object.GetNamespace(), Name: name}}
 	}
 	return nil
 }

@@ -46,6 +46,8 @@ type observation struct {
 	members []waves.Member
 	// observeAgain returns the members as they are with another status. It is pure: it looks at the same Stacks.
 	observeAgain func(*autov1alpha1.StackRolloutStatus) []waves.Member
+	// approvals are the decisions about the StackRollout that count, also those about earlier revisions.
+	approvals []autov1alpha1.ApprovalSpec
 	// refused are Stacks that name the StackRollout and are not admitted, or have another source: at most maxRefused.
 	refused []autov1alpha1.RolloutFailure
 }
@@ -60,6 +62,8 @@ const (
 	bySource waker = "source"
 	// byStacks is the watch on the Stacks that name the StackRollout.
 	byStacks waker = "stacks"
+	// byApproval is the watch on Approvals.
+	byApproval waker = "approval"
 	// byTime is only the time in the decision.
 	byTime waker = "time"
 )
@@ -93,6 +97,11 @@ type walk struct {
 	byWave  [][]*waves.Member
 	byName  map[types.NamespacedName]*waves.Member
 	initial autov1alpha1.StackRolloutStatus
+	// rejectedBy is who rejected the target; empty when nobody did. promoted has the names of the waves that somebody promoted, and promotesAll
+	// is true when all were.
+	rejectedBy  string
+	promoted    []string
+	promotesAll bool
 }
 
 // decide gives turns to Stacks, wave by wave. It is given what the Stacks report, and decides everything else anew each time; what cannot be
@@ -114,6 +123,7 @@ func decide(o observation) decision {
 		return w.decision
 	}
 	w.endTurns()
+	w.readApprovals()
 	open := w.judgeWaves()
 	if w.problem != nil {
 		w.waitForSource()
@@ -238,6 +248,28 @@ func (w *walk) endTurns() {
 	w.status.Turns = kept
 }
 
+// readApprovals finds what was decided about the target. A rejection overrides all promotions.
+func (w *walk) readApprovals() {
+	w.status.Rejected = ""
+	for _, approval := range w.approvals {
+		switch {
+		case !waves.Same(w.status.Target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: approval.Revision}):
+		case approval.Decision == autov1alpha1.ApprovalReject:
+			w.rejectedBy, w.status.Rejected = approval.By, w.status.Target.Revision
+		case approval.Wave == "":
+			w.promotesAll = true
+		default:
+			w.promoted = append(w.promoted, approval.Wave)
+		}
+	}
+}
+
+// needsPromotion reports whether the wave has to be promoted first.
+func (w *walk) needsPromotion(wave int) bool {
+	entry := &w.spec.Waves[wave]
+	return entry.Promotion == autov1alpha1.PromoteManual && !w.promotesAll && !slices.Contains(w.promoted, entry.Name)
+}
+
 // openWave is the first wave that is not complete.
 type openWave struct {
 	// index is the number of waves when all are complete.
@@ -245,6 +277,8 @@ type openWave struct {
 	// soaks is true when it only waits for the end of its soak, of which left is left.
 	soaks bool
 	left  time.Duration
+	// awaits is true when it waits for its promotion.
+	awaits bool
 	// halted is the name of a wave, open or complete, with too many failures; empty when there is none. hopeless is true when one of the
 	// Stacks that fail in it is stalled.
 	halted   string
@@ -281,6 +315,8 @@ func (w *walk) judgeWaves() openWave {
 		entry.State = autov1alpha1.RolloutWaveComplete
 		left := w.soakLeft(i)
 		switch {
+		case entry.Running == 0 && entry.Waiting > 0 && w.needsPromotion(i):
+			entry.State, open.index, open.awaits = autov1alpha1.RolloutWavePending, i, true
 		case entry.Waiting+entry.Running > 0 || int(entry.Failing) > allowed:
 			entry.State, open.index = autov1alpha1.RolloutWaveRunning, i
 		case left > 0:
@@ -300,7 +336,7 @@ func (w *walk) judgeWaves() openWave {
 // soakLeft returns for how much longer the wave soaks. The last wave does not, because nothing waits for it.
 func (w *walk) soakLeft(wave int) time.Duration {
 	since := w.status.Waves[wave].SoakingSince
-	if since == nil || wave == len(w.byWave)-1 {
+	if since == nil || wave == len(w.byWave)-1 || w.promotesAll {
 		return 0
 	}
 	return max(0, waves.SoakOf(&w.spec.Waves[wave])-w.now.Sub(since.Time))
@@ -359,7 +395,7 @@ func (w *walk) giveTurns(open openWave) {
 		w.stall(autov1alpha1.DependencyInLaterWaveReason, pair)
 		return
 	}
-	if open.halted != "" || w.spec.Suspend || open.index == len(w.byWave) || open.soaks {
+	if open.halted != "" || w.rejectedBy != "" || w.spec.Suspend || open.index == len(w.byWave) || open.soaks || open.awaits {
 		return
 	}
 	active, length := 0, 0
@@ -423,6 +459,12 @@ func (w *walk) describe(open openWave) {
 	}
 	revision := w.status.Target.Revision
 	switch {
+	case w.rejectedBy != "" && open.index < len(w.byWave):
+		w.stall(autov1alpha1.RevisionRejectedReason, fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, revision))
+		w.wake = bySource
+		if w.initial.Rejected != w.status.Rejected {
+			w.announceWarning(autov1alpha1.RevisionRejectedReason, w.message)
+		}
 	case open.halted != "":
 		w.reason, w.failed, w.stalled = autov1alpha1.RolloutHaltedReason, true, open.hopeless
 		w.message = fmt.Sprintf("%d of the Stacks of wave %s failed with %s, and maxFailures is %d: no other Stack gets it before they are mended "+
@@ -442,6 +484,13 @@ func (w *walk) describe(open openWave) {
 	case open.soaks:
 		w.reason, w.wake = autov1alpha1.RolloutSoakingReason, byTime
 		w.message = fmt.Sprintf("wave %s soaks until %s", w.status.Wave, w.now.Add(open.left).UTC().Format(time.RFC3339))
+	case open.awaits:
+		w.reason, w.wake = autov1alpha1.PromotionRequiredReason, byApproval
+		w.message = fmt.Sprintf("wave %s waits for a promotion of %s: flux-pulumi rollout promote %s -n %s --wave %s --revision %s",
+			w.status.Wave, revision, w.rollout.Name, w.rollout.Namespace, w.status.Wave, revision)
+		if !slices.ContainsFunc(w.initial.Conditions, func(shown metav1.Condition) bool { return shown.Message == w.message }) {
+			w.announce(autov1alpha1.PromotionRequiredReason, w.message)
+		}
 	default:
 		w.reason, w.message = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
 	}

@@ -40,6 +40,8 @@ type fleet struct {
 	stacks  []*pulumiv1.Stack
 	offer   *autov1alpha1.RolloutRevision
 	problem *source.Problem
+	// approvals are those that count.
+	approvals []autov1alpha1.ApprovalSpec
 	now     time.Time
 	events  []string
 	last    decision
@@ -113,7 +115,7 @@ func (f *fleet) decide() decision {
 		return members
 	}
 	f.last = decide(observation{now: f.now, rollout: f.rollout, offer: f.offer, problem: f.problem,
-		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain})
+		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals})
 	f.rollout.Status = f.last.status
 	mark(f.rollout, f.last)
 	for _, event := range f.last.events {
@@ -126,6 +128,10 @@ func (f *fleet) decide() decision {
 func (f *fleet) offers(letter string) decision {
 	f.offer = new(revision(letter))
 	return f.decide()
+}
+
+func (f *fleet) approve(decision autov1alpha1.ApprovalDecision, wave, letter string) {
+	f.approvals = append(f.approvals, autov1alpha1.ApprovalSpec{Rollout: f.rollout.Name, Wave: wave, Revision: revision(letter).Revision, Decision: decision, By: "alice"})
 }
 
 // turns returns the Stacks that have a turn and are not done yet.
@@ -471,6 +477,61 @@ func TestDecisions(t *testing.T) {
 		f.decide()
 		f.Expect(f.turns()).To(ContainElement(late))
 		f.Expect(f.state("canary")).To(Equal(autov1alpha1.RolloutWaveRunning))
+	})
+	t.Run("promotion", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[1].Promotion = autov1alpha1.PromoteManual
+		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+		f.offers("b")
+		f.finish("b")
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason), "the checks before a promotion hold for it, too")
+		f.now = f.now.Add(time.Hour)
+		f.Expect(f.decide().reason).To(Equal(autov1alpha1.PromotionRequiredReason))
+		f.Expect(f.last.message).To(HaveSuffix("rollout promote infrastructure -n platform --wave rest --revision " + revision("b").Revision))
+		f.Expect(f.last.wake).To(Equal(byApproval))
+		f.Expect(f.last.failed).To(BeFalse())
+		f.decide()
+		f.approve(autov1alpha1.ApprovalApprove, "rest", "a")
+		f.approve(autov1alpha1.ApprovalApprove, "canary", "b")
+		f.Expect(f.decide().reason).To(Equal(autov1alpha1.PromotionRequiredReason), "of another revision, and another wave")
+		f.Expect(f.events).To(Equal([]string{eventStarted, eventWaveComplete, autov1alpha1.PromotionRequiredReason}), "announced once")
+		f.approve(autov1alpha1.ApprovalApprove, "rest", "b")
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(5))
+		f.approvals = nil
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(5), "what has begun goes on")
+		f.finish("b")
+		f.Expect(f.last.complete).To(BeTrue())
+	})
+	t.Run("hot-fix", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[1].Promotion, f.rollout.Spec.MaxConcurrent = autov1alpha1.PromoteManual, number(2)
+		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+		f.approve(autov1alpha1.ApprovalApprove, "", "b")
+		f.offers("b")
+		f.Expect(f.turns()).To(HaveLen(2), "not more at once than otherwise")
+		f.finish("b")
+		f.Expect(f.last.complete).To(BeTrue(), "no soak, and no promotion")
+	})
+	t.Run("rejection", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(1)
+		f.offers("b")
+		f.approve(autov1alpha1.ApprovalApprove, "", "b")
+		f.approve(autov1alpha1.ApprovalReject, "", "b")
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(1), "what has begun is finished")
+		f.finish("b")
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RevisionRejectedReason))
+		f.Expect(f.last.message).To(Equal("alice rejected " + revision("b").Revision + ": no other Stack gets it"))
+		f.Expect(f.last.stalled).To(BeTrue())
+		f.Expect(f.rollout.Status.Rejected).To(Equal(revision("b").Revision))
+		f.Expect(f.events).To(Equal([]string{eventStarted, autov1alpha1.RevisionRejectedReason}), "announced once")
+		f.offers("c")
+		f.Expect(f.last.failed).To(BeFalse())
+		f.Expect(f.turns()).To(HaveLen(1))
+		f.Expect(f.rollout.Status.Rejected).To(BeEmpty())
 	})
 	t.Run("limit", func(t *testing.T) {
 		f := newFleet(t)

@@ -10,6 +10,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/plans"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/waves"
 )
 
@@ -56,5 +58,15 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 		return members
 	}
 	o.members = o.observeAgain(&rollout.Status)
+	list := &autov1alpha1.ApprovalList{}
+	err = r.List(ctx, list, client.InNamespace(rollout.Namespace), client.MatchingFields{informercache.ApprovalsByRollout: rollout.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list the approvals of the stackrollout: %w", err)
+	}
+	for i := range list.Items {
+		if plans.Counts(&list.Items[i]) {
+			o.approvals = append(o.approvals, list.Items[i].Spec)
+		}
+	}
 	return o, nil
 }

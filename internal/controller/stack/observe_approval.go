@@ -49,6 +49,9 @@ func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error
 func (r *Reconciler) requestsForApproval(ctx context.Context, object client.Object) []reconcile.Request {
 	update := &autov1alpha1.Update{}
 	key := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.(*autov1alpha1.Approval).Spec.Update}
+	if key.Name == "" {
+		return nil // it is about a revision
+	}
 	if err := informercache.Cached(r.Client).Get(ctx, key, update, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "cannot read the update that an approval names", "update", key)

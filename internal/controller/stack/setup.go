@@ -146,7 +146,10 @@ func (r *Reconciler) addIndexes(ctx context.Context, indexer client.FieldIndexer
 			return nil
 		}},
 		approvalIndex: {&autov1alpha1.Approval{}, func(object client.Object) []string {
-			return []string{object.(*autov1alpha1.Approval).Spec.Update}
+			if update := object.(*autov1alpha1.Approval).Spec.Update; update != "" {
+				return []string{update}
+			}
+			return nil
 		}},
 		updateOwnerIndex: {&autov1alpha1.Update{}, func(object client.Object) []string {
 			if owner := pulumiv1.OwningStack(object); owner != nil {
@@ -277,6 +280,7 @@ func requestChanged(before, after client.Object) bool {
 	return slices.ContainsFunc([]string{
 		pulumiv1.ReconcileRequestAnnotation, pulumiv1.LastUpdateAnnotation, pulumiv1.OrphanAnnotation,
 		pulumiv1.CreateMissingStackAnnotation, pulumiv1.CancelUpdateAnnotation, pulumiv1.DriftCheckAnnotation,
+		pulumiv1.ReleaseRevisionAnnotation,
 	}, func(name string) bool { return before.GetAnnotations()[name] != after.GetAnnotations()[name] })
 }
 

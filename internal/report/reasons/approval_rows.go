@@ -31,6 +31,24 @@ var approvalRows = []Row{
 		Tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
 	},
 	{
+		Reason: "RevisionNotTarget", State: Stalled,
+		Means: "The revision is not the one that the StackRollout rolls out now, or is not written in full.",
+		Todo:  "Take it from `status.target.revision` of the StackRollout.",
+		Tests: []string{"approval.TestApprovalOfARevision"},
+	},
+	{
+		Reason: "WaveNotFound", State: Stalled,
+		Means: "The StackRollout has no wave of this name.",
+		Todo:  "Name one of `spec.waves`, or none to mean all.",
+		Tests: []string{"approval.TestApprovalOfARevision"},
+	},
+	{
+		Reason: "RolloutNotFound", State: Stalled, Constant: elsewhere,
+		Means: "There is no StackRollout of this name in the namespace of the Approval.",
+		Todo:  "Create the Approval in the namespace of the StackRollout.",
+		Tests: []string{"approval.TestApprovalOfARevision"},
+	},
+	{
 		Reason: "PlanExpired", State: Stalled,
 		Means: "The plan was not approved in time, and is made again.",
 		Todo:  "Look at the new plan.",

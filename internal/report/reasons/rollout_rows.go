@@ -23,6 +23,18 @@ var rolloutRows = []Row{
 		Tests: []string{"rollout.TestDecisions/suspended"},
 	},
 	{
+		Reason: "PromotionRequired", State: UpToDate,
+		Means: "The next wave has `promotion: Manual`, and waits until somebody has approved the revision.",
+		Todo:  "Create an Approval: `flux-pulumi rollout promote NAME`.",
+		Tests: []string{"rollout.TestDecisions/promotion"},
+	},
+	{
+		Reason: "RevisionRejected", State: Stalled,
+		Means: "Somebody has rejected the revision, so no other Stack gets it. The message says who.",
+		Todo:  "Commit something else. A rejection cannot be taken back; an Approval of the same revision does not count.",
+		Tests: []string{"rollout.TestDecisions/rejection"},
+	},
+	{
 		Reason: "RolloutHalted", State: WaitingOrStalled,
 		Means: "More Stacks of a wave failed than `maxFailures` allows, so no other Stack gets the revision. Stalled as soon as one of them is Stalled itself. `.status.failing` has the Stacks and their messages.",
 		Todo:  "Mend the Stacks, for example with a commit that reverts the change. To go on without them, suspend them or raise `maxFailures`.",

@@ -56,7 +56,7 @@ func setup(cp *controlplane.ControlPlane) error {
 		}
 	}
 	config := filepath.Join(tools.RepositoryRoot(), "config")
-	for _, path := range []string{"admission/approval_by.yaml", "admission/stack_approval.yaml", "admission/update_owner.yaml", "rbac/approver_role.yaml", "rbac/edit_role.yaml", "rbac/view_role.yaml"} {
+	for _, path := range []string{"admission/approval_by.yaml", "admission/stack_approval.yaml", "admission/stack_rollout.yaml", "admission/update_owner.yaml", "rbac/approver_role.yaml", "rbac/edit_role.yaml", "rbac/view_role.yaml"} {
 		if _, err := cp.Kubectl(ctx, "apply", "-f", filepath.Join(config, filepath.FromSlash(path))); err != nil {
 			return err
 		}
@@ -186,6 +186,41 @@ func TestWhoEditsAStackCannotWeakenItsApproval(t *testing.T) {
 	// If a Stack has no approval policy, anybody who may edit the Stack may add one.
 	g.Expect(edit("tenant", func(s *pulumiv1.StackSpec) { s.Approval = &pulumiv1.ApprovalPolicy{} })).To(Succeed())
 	g.Expect(edit("tenant", weaker["removed"])).To(Satisfy(forbidden))
+}
+
+func TestWhoEditsAStackCannotTakeItOutOfItsStackRollout(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{Namespace: "bank", Name: "waves", Spec: pulumiv1.StackSpec{Stack: "dev", RolloutRef: &pulumiv1.RolloutReference{Name: "all"}}}
+	g.Expect(as(g, "tenant").Create(t.Context(), stack)).To(Succeed())
+	edit := func(user string, change func(*pulumiv1.Stack), options ...client.UpdateOption) error {
+		edited := &pulumiv1.Stack{}
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(stack), edited); err != nil {
+			return err
+		}
+		change(edited)
+		return as(g, user).Update(t.Context(), edited, options...)
+	}
+	ways := map[string]func(*pulumiv1.Stack){
+		"removed":           func(s *pulumiv1.Stack) { s.Spec.RolloutRef = nil },
+		"another one":       func(s *pulumiv1.Stack) { s.Spec.RolloutRef.Name = "own" },
+		"another namespace": func(s *pulumiv1.Stack) { s.Spec.RolloutRef.Namespace = "other" },
+		"released": func(s *pulumiv1.Stack) {
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, pulumiv1.ReleaseRevisionAnnotation, "sha1:5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc")
+		},
+	}
+	g.Eventually(func() error { return edit("tenant", ways["removed"], client.DryRunAll) }, patience).Should(
+		And(Satisfy(forbidden), MatchError(ContainSubstring(`needs the verb "bypass"`))))
+	for name, change := range ways {
+		g.Expect(edit("tenant", change)).To(Satisfy(forbidden), name)
+	}
+	g.Expect(edit("tenant", func(s *pulumiv1.Stack) { s.Spec.Refresh = true })).To(Succeed())
+	g.Expect(edit("owner", ways["released"])).To(Succeed())
+	g.Expect(edit("tenant", func(s *pulumiv1.Stack) { s.Spec.Refresh = false })).To(Succeed(), "it was released by another user")
+	g.Expect(edit("tenant", func(s *pulumiv1.Stack) { s.Annotations = nil })).To(Succeed(), "it waits again")
+	for _, name := range []string{"another one", "removed"} {
+		g.Expect(edit("owner", ways[name])).To(Succeed(), name)
+	}
+	g.Expect(edit("tenant", func(s *pulumiv1.Stack) { s.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: "all"} })).To(Succeed(), "anybody may join")
 }
 
 func TestStatusOfAStackIsNotForThoseWhoEditIt(t *testing.T) {

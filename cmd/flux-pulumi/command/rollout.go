@@ -1,0 +1,283 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+func rollouts() kind {
+	return kind{
+		name: "rollout", plural: "rollouts",
+		newList: func() client.ObjectList { return &autov1alpha1.StackRolloutList{} },
+		columns: []column{
+			{heading: "NAME", cell: text(client.Object.GetName)},
+			{heading: "REVISION", cell: text(func(rollout *autov1alpha1.StackRollout) string {
+				if rollout.Status.Target == nil {
+					return ""
+				}
+				return short(rollout.Status.Target.Revision)
+			})},
+			{heading: "WAVE", cell: text(func(rollout *autov1alpha1.StackRollout) string { return rollout.Status.Wave })},
+			{heading: "DONE", cell: text(func(rollout *autov1alpha1.StackRollout) string { return rollout.Status.Done })},
+			{heading: "FAILING", cell: text(func(rollout *autov1alpha1.StackRollout) string {
+				failing := int32(0)
+				for _, wave := range rollout.Status.Waves {
+					failing += wave.Failing
+				}
+				return fmt.Sprint(failing)
+			})},
+			{heading: "AGE", wide: true, cell: age},
+			{heading: "SUSPENDED", cell: text(func(rollout *autov1alpha1.StackRollout) string { return title(rollout.Spec.Suspend) })},
+			{heading: "READY", cell: isReady},
+			{heading: "MESSAGE", cell: text(func(rollout *autov1alpha1.StackRollout) string {
+				return message(rollout.Status.Conditions, meta.ReadyCondition)
+			})},
+		},
+	}
+}
+
+// promotion are the flags of the commands that decide on a revision.
+type promotion struct {
+	waiting
+	wave, revision, reason string
+	all                    bool
+}
+
+func (s *session) rollout() *cobra.Command {
+	return group("rollout", "See and steer StackRollouts", s.showRollout(), s.promote(), s.rejectRevision(),
+		s.suspendRollout("suspend", "Let no other Stack of a StackRollout have the revision", true),
+		s.suspendRollout("resume", "Go on with a StackRollout", false))
+}
+
+// onRollout makes cmd run the function for the StackRollout that its argument names.
+func (s *session) onRollout(cmd *cobra.Command, run func(context.Context, *cluster, *autov1alpha1.StackRollout) error) {
+	cmd.Args, cmd.ValidArgsFunction = arguments(cobra.ExactArgs(1)), s.completeNames(rollouts())
+	cmd.RunE = s.onCluster(func(ctx context.Context, c *cluster, args []string) error {
+		rollout := &autov1alpha1.StackRollout{}
+		if err := c.read(ctx, c.key(args[0]), rollout); err != nil {
+			return err
+		}
+		return run(ctx, c, rollout)
+	})
+}
+
+func (s *session) showRollout() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show NAME", Short: "Show how far a StackRollout is",
+		Long: "Show the revision that a StackRollout brings to Stacks, how far each wave is, which Stacks fail, and what it waits for.",
+	}
+	s.onRollout(cmd, func(_ context.Context, _ *cluster, rollout *autov1alpha1.StackRollout) error {
+		s.printRollout(rollout)
+		return nil
+	})
+	return cmd
+}
+
+func (s *session) printRollout(rollout *autov1alpha1.StackRollout) {
+	status := &rollout.Status
+	details := print.NewTable(s.out, "", "")
+	details.Headless()
+	state := ready(status.Conditions)
+	rows := [][]print.Cell{{{Text: "ready"}, state}, {{Text: "because"}, {Text: message(status.Conditions, meta.ReadyCondition)}}}
+	if status.Target != nil {
+		rows = append(rows, []print.Cell{{Text: "revision"}, {Text: fmt.Sprintf("%s, for %s", short(status.Target.Revision), since(status.Target.Since.Time, s.Now()))}})
+	}
+	if status.Stable != nil {
+		rows = append(rows, []print.Cell{{Text: "all have had"}, {Text: short(status.Stable.Revision)}})
+	}
+	details.Write(rows...)
+	if len(status.Waves) == 0 {
+		return
+	}
+	s.out.Line("")
+	table := print.NewTable(s.out, "WAVE", "STATE", "STACKS", "UPDATED", "UNCHANGED", "RUNNING", "WAITING", "FAILING", "LEFT OUT")
+	rows = nil
+	for _, wave := range status.Waves {
+		style := print.Plain
+		switch {
+		case wave.Failing > 0:
+			style = print.Bad
+		case wave.State == autov1alpha1.RolloutWaveComplete:
+			style = print.Good
+		case wave.State != autov1alpha1.RolloutWavePending:
+			style = print.Busy
+		}
+		row := []print.Cell{{Text: wave.Name}, {Text: string(wave.State), Style: style}}
+		for _, count := range []int32{wave.Stacks, wave.Updated, wave.Unchanged, wave.Running, wave.Waiting, wave.Failing, wave.LeftOut + wave.BrokenBefore} {
+			row = append(row, print.Cell{Text: fmt.Sprint(count)})
+		}
+		rows = append(rows, row)
+	}
+	table.Write(rows...)
+	for _, failing := range status.Failing {
+		s.log.Warning("%s fails: %s", failing.Stack, print.Clean(failing.Message))
+	}
+	for _, refused := range status.Refused {
+		s.log.Warning("%s gets nothing: %s", refused.Stack, print.Clean(refused.Message))
+	}
+}
+
+func (s *session) promote() *cobra.Command {
+	options := promotion{}
+	cmd := &cobra.Command{
+		Use: "promote NAME", Short: "Let the next wave of a StackRollout begin",
+		Long: "Let the wave of a StackRollout begin that waits for a promotion, or the one with the name. With --all, all waves may begin, one after the\n" +
+			"other, without promotions and without waiting for the end of a soak. It creates an Approval, which has your name and cannot be changed.",
+		Example: fmt.Sprintf("  %[1]s rollout promote infrastructure --revision main@sha1:…\n  %[1]s rollout promote infrastructure --all --reason INC-7", invocation(s.Program)),
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			if options.all && options.wave != "" {
+				return usage(cmd, errors.New("--all goes without --wave"))
+			}
+			return s.namesRevision(cmd, options)
+		},
+	}
+	s.onRollout(cmd, func(ctx context.Context, c *cluster, rollout *autov1alpha1.StackRollout) error {
+		if options.wave == "" && !options.all {
+			if conditions.GetReason(rollout, meta.ReadyCondition) != autov1alpha1.PromotionRequiredReason {
+				return failed(exitNotReady, "StackRollout %q does not wait for a promotion: %s; name a wave with --wave, or use --all",
+					rollout.Name, message(rollout.Status.Conditions, meta.ReadyCondition))
+			}
+			options.wave = rollout.Status.Wave
+		}
+		return s.decideOnRevision(ctx, c, rollout, autov1alpha1.ApprovalApprove, options)
+	})
+	options.addFlags(cmd)
+	cmd.Flags().StringVar(&options.wave, "wave", "", "The wave that may begin.")
+	cmd.Flags().BoolVar(&options.all, "all", false, "All waves may begin.")
+	return cmd
+}
+
+func (s *session) rejectRevision() *cobra.Command {
+	options := promotion{}
+	cmd := &cobra.Command{
+		Use: "reject NAME", Short: "Let no other Stack have the revision of a StackRollout",
+		Long: "Let no other Stack have the revision of a StackRollout. This cannot be taken back: only another revision goes on. Stacks that have it\n" +
+			"keep it. It creates an Approval with the decision Reject, which has your name.",
+		Example: fmt.Sprintf("  %s rollout reject infrastructure --revision main@sha1:… --reason INC-7", invocation(s.Program)),
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return s.namesRevision(cmd, options) },
+	}
+	s.onRollout(cmd, func(ctx context.Context, c *cluster, rollout *autov1alpha1.StackRollout) error {
+		return s.decideOnRevision(ctx, c, rollout, autov1alpha1.ApprovalReject, options)
+	})
+	options.addFlags(cmd)
+	return cmd
+}
+
+func (o *promotion) addFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.revision, "revision", "", "The revision that was looked at, in full.")
+	flags.StringVar(&o.reason, "reason", "", "Why, for example the number of a change request.")
+	flags.DurationVar(&o.timeout, "timeout", time.Minute, "The longest time to wait until the Approval counts.")
+}
+
+// namesRevision returns an error unless the revision is named, or the user can be asked.
+func (s *session) namesRevision(cmd *cobra.Command, options promotion) error {
+	if options.revision == "" && !isTerminal(s.In) {
+		return usage(cmd, errors.New("without a terminal, say which revision with --revision"))
+	}
+	return nil
+}
+
+// decideOnRevision creates an Approval of the revision that is the target, and waits until it counts.
+func (s *session) decideOnRevision(
+	ctx context.Context, c *cluster, rollout *autov1alpha1.StackRollout, decision autov1alpha1.ApprovalDecision, options promotion,
+) error {
+	target := rollout.Status.Target
+	switch {
+	case target == nil:
+		return failed(exitNotReady, "StackRollout %q has no revision yet", rollout.Name)
+	case options.revision == "":
+		s.printRollout(rollout)
+		if err := s.confirm(fmt.Sprintf("%s %s?", decision, target.Revision), "nothing was decided"); err != nil {
+			return err
+		}
+	case !waves.Same(target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: options.revision}):
+		return failed(exitNotReady, "StackRollout %q rolls out another revision by now: %s", rollout.Name, target.Revision)
+	}
+	by, err := c.whoAmI(ctx)
+	if err != nil {
+		return err
+	}
+	approval := &autov1alpha1.Approval{
+		Namespace: c.namespace, GenerateName: rollout.Name + "-",
+		Spec: autov1alpha1.ApprovalSpec{
+			Rollout: rollout.Name, Revision: target.Revision, Wave: options.wave, Decision: decision, Reason: options.reason, By: by,
+		},
+	}
+	if err := c.create(ctx, approval); err != nil {
+		return err
+	}
+	s.log.Step("created Approval %s of %s by %s", approval.Name, short(target.Revision), print.Clean(by))
+	if err := s.awaitAccepted(ctx, c, approval, options.timeout); err != nil {
+		return err
+	}
+	s.log.Success("%s", short(conditions.GetMessage(approval, autov1alpha1.ApprovalAccepted)))
+	return nil
+}
+
+// awaitAccepted waits until it is known whether the Approval counts, and returns an error if it does not.
+func (s *session) awaitAccepted(ctx context.Context, c *cluster, approval *autov1alpha1.Approval, timeout time.Duration) error {
+	key := c.key(approval.Name)
+	err := s.await(ctx, timeout, "Approval "+approval.Name, func(ctx context.Context) (progress, error) {
+		err := c.read(ctx, key, approval)
+		return progress{done: conditions.Has(approval, autov1alpha1.ApprovalAccepted), state: "waiting until the Approval counts"}, err
+	})
+	if err == nil && !conditions.IsTrue(approval, autov1alpha1.ApprovalAccepted) {
+		err = failed(exitNotReady, "the Approval does not count: %s", conditions.GetMessage(approval, autov1alpha1.ApprovalAccepted))
+	}
+	return err
+}
+
+func (s *session) suspendRollout(use, short string, suspend bool) *cobra.Command {
+	cmd := &cobra.Command{Use: use + " NAME", Short: short}
+	s.onRollout(cmd, func(ctx context.Context, c *cluster, rollout *autov1alpha1.StackRollout) error {
+		before := rollout.DeepCopy()
+		rollout.Spec.Suspend = suspend
+		if err := c.change(ctx, before, rollout); err != nil {
+			return err
+		}
+		s.log.Success("StackRollout %s: %sd", rollout.Name, use)
+		return nil
+	})
+	return cmd
+}
+
+// heldBy returns why the Stack does not get what its source offers, decided as the controller does; nil when it does, or when that is not known.
+func (c *cluster) heldBy(ctx context.Context, stack *pulumiv1.Stack, source *unstructured.Unstructured) *print.Fact {
+	key, named := waves.RolloutOf(stack)
+	if !named || source == nil {
+		return nil
+	}
+	revision, _, _ := unstructured.NestedString(source.Object, "status", "artifact", "revision")
+	digest, _, _ := unstructured.NestedString(source.Object, "status", "artifact", "digest")
+	rollout := &autov1alpha1.StackRollout{}
+	if err := c.read(ctx, key, rollout); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return &print.Fact{Label: "Waves", Text: print.Cell{Text: err.Error(), Style: print.Bad}}
+		}
+		rollout = nil
+	}
+	verdict := waves.Release(stack, rollout, autov1alpha1.RolloutRevision{Revision: revision, Digest: digest}, digest)
+	if verdict.Released || revision == "" {
+		return nil
+	}
+	said := short(revision) + " is held: " + verdict.Message
+	if rollout != nil && rollout.Status.Wave != "" {
+		said += fmt.Sprintf(", whose wave %s is open; %s have it", rollout.Status.Wave, rollout.Status.Done)
+	}
+	return &print.Fact{Label: "Held", Text: print.Cell{Text: said, Style: print.Busy}}
+}
