@@ -27,6 +27,9 @@ var actions = map[pulumiv1.Action][]string{
 		pulumiv1.PrerequisiteNotSatisfiedReason, pulumiv1.DependencyNotReadyReason, pulumiv1.InvalidCELExpressionReason,
 		pulumiv1.DependencyCycleReason, pulumiv1.DependentsExistReason,
 	},
+	pulumiv1.RolloutAction: {
+		pulumiv1.RolloutNotFoundReason, pulumiv1.WaveNotOpenReason, pulumiv1.RevisionNotKeptReason,
+	},
 	pulumiv1.PrepareWorkspaceAction: {
 		pulumiv1.WorkspaceNotReadyReason, pulumiv1.WorkspaceFailedReason, pulumiv1.WorkspaceInUseReason, pulumiv1.PulumiVersionTooLowReason,
 	},
@@ -57,8 +60,11 @@ func actionOf(object runtime.Object, reason string) string {
 			return string(action)
 		}
 	}
-	if _, ok := object.(*autov1alpha1.Workspace); ok {
+	switch object.(type) {
+	case *autov1alpha1.Workspace:
 		return string(pulumiv1.PrepareWorkspaceAction)
+	case *autov1alpha1.StackRollout:
+		return string(pulumiv1.RolloutAction)
 	}
 	return string(pulumiv1.ReconcileAction)
 }

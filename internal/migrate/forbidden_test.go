@@ -30,6 +30,7 @@ var forbidding = map[string]struct {
 	"spec.approval":        {spec: func(s *pulumiv1.Stack) { s.Spec.Approval = &pulumiv1.ApprovalPolicy{} }},
 	"spec.requireVerified": {spec: func(s *pulumiv1.Stack) { kinds[1].set(&s.Spec); s.Spec.RequireVerified = true }},
 	"spec.dependsOn":       {spec: func(s *pulumiv1.Stack) { s.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "network"}} }},
+	"spec.rolloutRef":      {spec: func(s *pulumiv1.Stack) { s.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: "all"} }},
 	"spec.inputs": {spec: func(s *pulumiv1.Stack) {
 		s.Spec.Inputs = []autov1alpha1.Input{{Key: "vpc", Secret: &autov1alpha1.KeyReference{Name: "network", Key: "vpc"}}}
 	}},
@@ -141,7 +142,7 @@ func TestLeftoversAreListedWithTheCommandsThatRemoveThem(t *testing.T) {
 	s.Expect(whole.sayLeftovers(s.ctx)).To(Succeed())
 	s.Expect(everywhere.String()).To(And(
 		ContainSubstring("kubectl annotate stacks.pulumi.com --all --all-namespaces "),
-		ContainSubstring("kubectl delete customresourcedefinitions --ignore-not-found approvals.auto.pulumi.com\n"),
+		ContainSubstring("kubectl delete customresourcedefinitions --ignore-not-found approvals.auto.pulumi.com stackrollouts.auto.pulumi.com\n"),
 	))
 	out, err := s.run(dryRun)
 	s.Expect(err).NotTo(HaveOccurred())

@@ -34,8 +34,8 @@ var installation = []string{
 	"kubectl delete clusterroles,clusterrolebindings --ignore-not-found" +
 		" stack-controller stack-controller-approver stack-controller-edit stack-controller-view",
 	"kubectl delete validatingadmissionpolicies,validatingadmissionpolicybindings --ignore-not-found" +
-		" stack-controller-approval-by stack-controller-stack-approval stack-controller-update-owner",
-	"kubectl delete customresourcedefinitions --ignore-not-found approvals.auto.pulumi.com",
+		" stack-controller-approval-by stack-controller-stack-approval stack-controller-stack-rollout stack-controller-update-owner",
+	"kubectl delete customresourcedefinitions --ignore-not-found approvals.auto.pulumi.com stackrollouts.auto.pulumi.com",
 }
 
 // sayLeftovers prints what stays although the operator has no use for it, with the commands that remove it. The controller may not delete

@@ -19,6 +19,12 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
+const (
+	// defaultMaxConcurrent is how many Stacks of a wave are updated at once if the StackRollout does not say it, and maxConcurrent how many are at most.
+	defaultMaxConcurrent = 10
+	maxConcurrent        = 200
+)
+
 // DefaultTimeout is how long a Stack may take to be updated if its wave does not say it.
 const DefaultTimeout = 2 * time.Hour
 
@@ -216,12 +222,12 @@ func portion(value *intstr.IntOrString, all, least int) int {
 func MaxConcurrent(spec *autov1alpha1.StackRolloutSpec, wave *autov1alpha1.RolloutWave, stacks int) int {
 	value := cmp.Or(wave.MaxConcurrent, spec.MaxConcurrent)
 	if value == nil {
-		return autov1alpha1.DefaultMaxConcurrent
+		return defaultMaxConcurrent
 	}
 	if value.Type == intstr.Int {
-		return min(max(value.IntValue(), 1), autov1alpha1.MaxConcurrentLimit)
+		return min(max(value.IntValue(), 1), maxConcurrent)
 	}
-	return min(portion(value, stacks, 1), autov1alpha1.MaxConcurrentLimit)
+	return min(portion(value, stacks, 1), maxConcurrent)
 }
 
 // MaxFailures returns how many Stacks of the wave, which has so many, may fail.

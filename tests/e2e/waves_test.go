@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -255,6 +257,22 @@ func TestWaveIsPromotedByAnApproval(t *testing.T) {
 	p.awaitRollout(autov1alpha1.PromotionRequiredReason, third.Revision)
 	decide("all", autov1alpha1.ApprovalApprove, "", third.Revision)
 	p.awaitRollout(autov1alpha1.RolloutCompleteReason, third.Revision)
+}
+
+func TestOldApprovalsOfAStackRolloutAreDeleted(t *testing.T) {
+	suite.Long(t, "many Approvals")
+	p := begin(t, "waves-approvals")
+	rollout, _ := p.fleet()
+	p.enter(rollout)
+	for i := range 25 {
+		p.Create(&autov1alpha1.Approval{ObjectMeta: p.Meta(fmt.Sprintf("a%02d", i)), Spec: autov1alpha1.ApprovalSpec{
+			Rollout: rollout.Name, Revision: "v0", Decision: autov1alpha1.ApprovalApprove, By: "alice"}})
+	}
+	p.Eventually(func() []autov1alpha1.Approval {
+		list := &autov1alpha1.ApprovalList{}
+		p.Succeed(system.Client.List(p.Context(), list, client.InNamespace(p.Name)))
+		return list.Items
+	}).Should(HaveLen(20))
 }
 
 // The content of a directory that did not change needs no turn: a revert reaches the Stacks that never had the commit without an update.

@@ -13,13 +13,6 @@ const StackRolloutKind = "StackRollout"
 // RolloutComplete is the condition of a StackRollout that is true when all of its Stacks have the revision that is the target.
 const RolloutComplete = "Complete"
 
-const (
-	// DefaultMaxConcurrent is how many Stacks of a wave are updated at once if the StackRollout does not say it.
-	DefaultMaxConcurrent = 10
-	// MaxConcurrentLimit is how many Stacks are updated at once at most, whatever the StackRollout says.
-	MaxConcurrentLimit = 200
-)
-
 // RolloutSource names the source of a StackRollout, in its namespace.
 type RolloutSource struct {
 	// APIVersion of the source. Only the group matters; the version is ignored. Defaults to source.toolkit.fluxcd.io/v1, and for a Program
@@ -356,6 +349,7 @@ func (in *StackRollout) SetConditions(conditions []metav1.Condition) {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories={pulumi,fluxcd}
+// +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/substitute=disabled"
 // +kubebuilder:printcolumn:name="Revision",type=string,JSONPath=`.status.target.revision`
 // +kubebuilder:printcolumn:name="Wave",type=string,JSONPath=`.status.wave`
 // +kubebuilder:printcolumn:name="Done",type=string,JSONPath=`.status.done`

@@ -148,6 +148,10 @@ const (
 	PlanSupersededReason = "PlanSuperseded"
 	// PlanRejectedReason (Stalled): Somebody rejected the plan before. An approval cannot take a rejection back.
 	PlanRejectedReason = "PlanRejected"
+	// RevisionNotTargetReason (Stalled): The revision is not the one that the StackRollout rolls out now, or is not written in full.
+	RevisionNotTargetReason = "RevisionNotTarget"
+	// WaveNotFoundReason (Stalled): The StackRollout has no wave of this name.
+	WaveNotFoundReason = "WaveNotFound"
 	// PlanExpiredReason (Stalled): The plan was not approved in time, and is made again.
 	PlanExpiredReason = "PlanExpired"
 )
@@ -162,6 +166,10 @@ const (
 	RolloutSoakingReason = "Soaking"
 	// RolloutSuspendedReason (ready): `spec.suspend` is true: no other Stack gets the revision.
 	RolloutSuspendedReason = "Suspended"
+	// PromotionRequiredReason (ready): The next wave has `promotion: Manual`, and waits until somebody has approved the revision.
+	PromotionRequiredReason = "PromotionRequired"
+	// RevisionRejectedReason (Stalled): Somebody has rejected the revision, so no other Stack gets it. The message says who.
+	RevisionRejectedReason = "RevisionRejected"
 	// RolloutHaltedReason (waiting or Stalled): More Stacks of a wave failed than `maxFailures` allows, so no other Stack gets the revision. Stalled as soon as one of them is Stalled itself. `.status.failing` has the Stacks and their messages.
 	RolloutHaltedReason = "RolloutHalted"
 	// DependencyInLaterWaveReason (Stalled): A Stack depends on one in a later wave, which waits for it. Nothing is updated.

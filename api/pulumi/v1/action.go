@@ -11,6 +11,8 @@ const (
 	ResolveSourceAction Action = "ResolveSource"
 	// CheckDependenciesAction looks at the Stacks and other prerequisites that a Stack waits for.
 	CheckDependenciesAction Action = "CheckDependencies"
+	// RolloutAction brings a revision to Stacks wave by wave, or waits for the turn of a Stack.
+	RolloutAction Action = "Rollout"
 	// PrepareWorkspaceAction starts the pod of a Workspace, and installs what the program needs.
 	PrepareWorkspaceAction Action = "PrepareWorkspace"
 	// UpdateAction runs an operation of Pulumi.

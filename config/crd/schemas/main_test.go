@@ -39,10 +39,11 @@ func TestThereIsASchemaOfEachKindAndVersion(t *testing.T) {
 	for _, name := range []string{
 		"pulumi.com/stack_v1.json", "pulumi.com/stack_v1alpha1.json", "pulumi.com/program_v1.json",
 		"auto.pulumi.com/workspace_v1alpha1.json", "auto.pulumi.com/update_v1alpha1.json", "auto.pulumi.com/approval_v1alpha1.json",
+		"auto.pulumi.com/stackrollout_v1alpha1.json",
 	} {
 		g.Expect(schemas).To(HaveKey(name))
 	}
-	g.Expect(schemas).To(HaveLen(6))
+	g.Expect(schemas).To(HaveLen(7))
 }
 
 func TestSchemasAcceptTheSamples(t *testing.T) {

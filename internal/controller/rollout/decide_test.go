@@ -576,4 +576,14 @@ func TestStatusIsBounded(t *testing.T) {
 	}
 	f.decide()
 	f.Expect(len(f.rollout.Status.Failing)).To(Equal(maxFailing))
+	f.offers("f")
+	for _, stack := range f.turns() {
+		succeed(stack, "f")
+	}
+	f.decide()
+	length := 0
+	for _, turn := range f.rollout.Status.Turns {
+		length += len(turn.Stack)
+	}
+	f.Expect(length).To(And(BeNumerically(">", turnsLength/2), BeNumerically("<", turnsLength+500)))
 }

@@ -174,7 +174,7 @@ func TestDefinitionsFitIntoAClientSideApply(t *testing.T) {
 
 	product, err := definitions()
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(product).To(HaveLen(5))
+	g.Expect(product).To(HaveLen(6))
 	for _, definition := range product {
 		t.Run(definition.Name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -191,7 +191,7 @@ func TestFluxDoesNotSubstituteVariablesInDefinitions(t *testing.T) {
 	g := NewWithT(t)
 	product, err := definitions()
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(product).To(HaveLen(5))
+	g.Expect(product).To(HaveLen(6))
 	for _, definition := range product {
 		g.Expect(definition.Annotations).To(HaveKeyWithValue("kustomize.toolkit.fluxcd.io/substitute", "disabled"), definition.Name)
 	}
@@ -244,7 +244,7 @@ func TestOldVersionShowsTheWholeStack(t *testing.T) {
 // TestCategoryPulumiListsEveryKind also checks the category that Flux's own kinds have.
 func TestCategoryPulumiListsEveryKind(t *testing.T) {
 	g := NewWithT(t)
-	ours := []any{"stacks.pulumi.com", "programs.pulumi.com", "workspaces.auto.pulumi.com", "updates.auto.pulumi.com", "approvals.auto.pulumi.com"}
+	ours := []any{"stacks.pulumi.com", "programs.pulumi.com", "workspaces.auto.pulumi.com", "updates.auto.pulumi.com", "approvals.auto.pulumi.com", "stackrollouts.auto.pulumi.com"}
 	resources, err := cluster.Kubectl(t.Context(), "api-resources", "--categories=pulumi", "--no-headers", "-o", "name")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Fields(resources)).To(ConsistOf(ours...))

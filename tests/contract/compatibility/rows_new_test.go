@@ -93,6 +93,12 @@ var newRows = []row{
 		difference: "New.", why: "The owner of a Stack decides which other namespaces see its outputs.",
 	},
 	{
+		field: "rolloutRef", operator: "None: a commit updates all Stacks of its source at once.",
+		uses:       []string{"e2e.TestWavesReachOneStackAfterTheOther"},
+		misuses:    []string{"e2e.TestStackWithoutItsStackRolloutGetsNothingNew", typed},
+		difference: "New.", why: "A mistake reaches a few Stacks, and not all.",
+	},
+	{
 		field: "workspaceIdleTimeout", operator: "None: a pod for each Stack, unless `workspaceReclaimPolicy` is `Delete`.",
 		uses:       []string{"pods.TestIdleWorkspaceHasNoPodUntilTheNextUpdate"},
 		misuses:    []string{typed},

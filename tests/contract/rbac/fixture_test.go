@@ -167,6 +167,24 @@ func (p *fixture) newApproval() {
 	p.create(approval)
 }
 
+// newRollout creates a StackRollout.
+func (p *fixture) newRollout() {
+	rollout := &autov1alpha1.StackRollout{Spec: autov1alpha1.StackRolloutSpec{
+		SourceRef: autov1alpha1.RolloutSource{Kind: "GitRepository", Name: "source"}, Waves: []autov1alpha1.RolloutWave{{Name: "all"}},
+	}}
+	rollout.Name = "app"
+	p.create(rollout)
+}
+
+// approveRevision creates an Approval for a StackRollout that does not exist.
+func (p *fixture) approveRevision() {
+	approval := &autov1alpha1.Approval{Spec: autov1alpha1.ApprovalSpec{
+		Rollout: "app", Revision: "main", Decision: autov1alpha1.ApprovalApprove, By: "admin",
+	}}
+	approval.Name = "revision"
+	p.create(approval)
+}
+
 // removeUpdate removes the Stack's Update together with its finalizers.
 func (p *fixture) removeUpdate() {
 	update := p.currentUpdate()
