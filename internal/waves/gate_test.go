@@ -112,15 +112,15 @@ func TestAssign(t *testing.T) {
 		{Name: "three", Limit: new(intstr.FromString("10%"))},
 		{Name: "rest"},
 	}
-	var members []Member
+	var members []*Member
 	for i := range 100 {
 		labels := map[string]string{"tier": "b"}
 		if i < 10 {
 			labels["tier"] = "a"
 		}
-		members = append(members, Member{Name: fmt.Sprint(i), UID: types.UID(fmt.Sprintf("uid-%03d", i)), Labels: labels})
+		members = append(members, &Member{Name: fmt.Sprint(i), UID: types.UID(fmt.Sprintf("uid-%03d", i)), Labels: labels})
 	}
-	count := func(members []Member) []int {
+	count := func(members []*Member) []int {
 		counts := make([]int, len(all))
 		for _, m := range members {
 			counts[m.Wave]++
@@ -130,7 +130,7 @@ func TestAssign(t *testing.T) {
 	orders := make([]*int64, len(all))
 	g.Expect(Assign(members, all, digestA, orders)).To(Succeed())
 	g.Expect(count(members)).To(Equal([]int{10, 0, 9, 81}))
-	g.Expect(slices.IsSortedFunc(members, func(a, b Member) int { return a.Wave - b.Wave })).To(BeTrue())
+	g.Expect(slices.IsSortedFunc(members, func(a, b *Member) int { return a.Wave - b.Wave })).To(BeTrue())
 	firstThird := members[10].Name
 
 	again := slices.Clone(members)

@@ -79,8 +79,8 @@ type Member struct {
 const messageLength = 200
 
 // Observe returns the Stack as a member. The status is that of its StackRollout, with a target. The timeout is looked up by the caller.
-func Observe(stack *pulumiv1.Stack, status *autov1alpha1.StackRolloutStatus) Member {
-	m := Member{
+func Observe(stack *pulumiv1.Stack, status *autov1alpha1.StackRolloutStatus) *Member {
+	m := &Member{
 		NamespacedName: types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}, UID: stack.UID, Labels: stack.Labels,
 		State: Waiting, Stalled: conditions.IsStalled(stack), DependsOn: dependenciesOf(stack),
 	}
@@ -149,11 +149,16 @@ func dependenciesOf(stack *pulumiv1.Stack) (keys []types.NamespacedName) {
 // Assign sets the wave of each member, and sorts them by their waves and, within a wave, by their places in an order that is random and
 // another one for each target. orders has the bounds of waves with a limit that were computed for this target before, and gets those that
 // are missing: so Stacks that come and go move no other Stack to another wave.
-func Assign(members []Member, waves []autov1alpha1.RolloutWave, target string, orders []*int64) error {
-	for i := range members {
-		members[i].Wave, members[i].Place = len(waves)-1, placeOf(members[i].UID, target)
+func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, orders []*int64) error {
+	for _, m := range members {
+		m.Wave, m.Place = len(waves)-1, placeOf(m.UID, target)
 	}
-	slices.SortFunc(members, func(a, b Member) int { return cmp.Or(cmp.Compare(a.Place, b.Place), cmp.Compare(a.UID, b.UID)) })
+	slices.SortFunc(members, func(a, b *Member) int {
+		if a.Place != b.Place {
+			return cmp.Compare(a.Place, b.Place)
+		}
+		return cmp.Compare(a.UID, b.UID)
+	})
 	last := len(waves) - 1
 	for w := range waves[:last] {
 		selector, err := selectorOf(&waves[w])
@@ -161,8 +166,8 @@ func Assign(members []Member, waves []autov1alpha1.RolloutWave, target string, o
 			return fmt.Errorf("wave %q: %w", waves[w].Name, err)
 		}
 		var selected []*Member
-		for i := range members {
-			if m := &members[i]; m.Wave == last && selector.Matches(labels.Set(m.Labels)) {
+		for _, m := range members {
+			if m.Wave == last && selector.Matches(labels.Set(m.Labels)) {
 				selected = append(selected, m)
 			}
 		}
@@ -176,12 +181,12 @@ func Assign(members []Member, waves []autov1alpha1.RolloutWave, target string, o
 			m.Wave = w - len(waves) // so that it does not count as one of the last wave
 		}
 	}
-	for i := range members {
-		if members[i].Wave < 0 {
-			members[i].Wave += len(waves)
+	for _, m := range members {
+		if m.Wave < 0 {
+			m.Wave += len(waves)
 		}
 	}
-	slices.SortStableFunc(members, func(a, b Member) int { return cmp.Compare(a.Wave, b.Wave) })
+	slices.SortStableFunc(members, func(a, b *Member) int { return cmp.Compare(a.Wave, b.Wave) })
 	return nil
 }
 

@@ -43,9 +43,9 @@ type observation struct {
 	offer   *autov1alpha1.RolloutRevision
 	problem *source.Problem
 	// members are the Stacks that name the StackRollout and are admitted, as they are with the target in the status.
-	members []waves.Member
+	members []*waves.Member
 	// observeAgain returns the members as they are with another status. It is pure: it looks at the same Stacks.
-	observeAgain func(*autov1alpha1.StackRolloutStatus) []waves.Member
+	observeAgain func(*autov1alpha1.StackRolloutStatus) []*waves.Member
 	// approvals are the decisions about the StackRollout that count, also those about earlier revisions.
 	approvals []autov1alpha1.ApprovalSpec
 	// refused are Stacks that name the StackRollout and are not admitted, or have another source: at most maxRefused.
@@ -206,8 +206,7 @@ func (w *walk) assign() error {
 	}
 	w.byWave = make([][]*waves.Member, len(entries))
 	w.byName = make(map[types.NamespacedName]*waves.Member, len(w.members))
-	for i := range w.members {
-		m := &w.members[i]
+	for _, m := range w.members {
 		w.byWave[m.Wave] = append(w.byWave[m.Wave], m)
 		w.byName[m.NamespacedName] = m
 		if lost && m.State == waves.Updated {
@@ -402,8 +401,8 @@ func (w *walk) giveTurns(open openWave) {
 	for _, turn := range w.status.Turns {
 		length += len(turn.Stack)
 	}
-	for i := range w.members {
-		if w.members[i].State == waves.Running {
+	for _, m := range w.members {
+		if m.State == waves.Running {
 			active++
 		}
 	}
@@ -437,8 +436,7 @@ func (w *walk) waitsForMember(m *waves.Member) bool {
 
 // laterDependency describes a Stack that waits for another one in a later wave, which therefore waits for it; empty when there is none.
 func (w *walk) laterDependency() string {
-	for i := range w.members {
-		m := &w.members[i]
+	for _, m := range w.members {
 		if m.State != waves.Waiting {
 			continue
 		}

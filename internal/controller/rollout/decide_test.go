@@ -108,7 +108,7 @@ func fail(stack *pulumiv1.Stack, letter string) {
 }
 
 func (f *fleet) decide() decision {
-	observeAgain := func(status *autov1alpha1.StackRolloutStatus) (members []waves.Member) {
+	observeAgain := func(status *autov1alpha1.StackRolloutStatus) (members []*waves.Member) {
 		for _, stack := range f.stacks {
 			members = append(members, waves.Observe(stack, status))
 		}
@@ -586,4 +586,26 @@ func TestStatusIsBounded(t *testing.T) {
 		length += len(turn.Stack)
 	}
 	f.Expect(length).To(And(BeNumerically(">", turnsLength/2), BeNumerically("<", turnsLength+500)))
+}
+
+// A decision on 10,000 Stacks, of which some are being updated.
+func BenchmarkDecide(b *testing.B) {
+	f := &fleet{WithT: NewWithT(b), now: noon, rollout: &autov1alpha1.StackRollout{Namespace: "platform", Name: "all"}}
+	f.rollout.Spec.AllowedNamespaces = &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromAll}
+	f.rollout.Spec.MaxConcurrent = number(200)
+	f.rollout.Spec.Waves = []autov1alpha1.RolloutWave{
+		{Name: "canary", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "canary"}}}, {Name: "early", Limit: percent("50%")}, {Name: "rest"},
+	}
+	for i := range 10_000 {
+		f.add(fmt.Sprintf("stack-%d", i), i < 100)
+	}
+	f.offers("a")
+	for _, stack := range f.stacks[:100] {
+		succeed(stack, "b")
+	}
+	f.offers("b")
+	b.ReportAllocs()
+	for b.Loop() {
+		f.decide()
+	}
 }

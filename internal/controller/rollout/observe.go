@@ -50,8 +50,8 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 			admitted = append(admitted, stack)
 		}
 	}
-	o.observeAgain = func(status *autov1alpha1.StackRolloutStatus) []waves.Member {
-		members := make([]waves.Member, len(admitted))
+	o.observeAgain = func(status *autov1alpha1.StackRolloutStatus) []*waves.Member {
+		members := make([]*waves.Member, len(admitted))
 		for i, stack := range admitted {
 			members[i] = waves.Observe(stack, status)
 		}
