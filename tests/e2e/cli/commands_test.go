@@ -206,8 +206,9 @@ func TestTablesShowWhatTheObjectsSay(t *testing.T) {
 		"get-stacks-name": "get stacks -n apps -o name", "get-stack": "get stack network -n apps",
 		"get-workspaces": "get workspaces -n apps", "get-workspaces-wide": "get workspaces -n apps -o wide",
 		"get-updates": "get updates -n apps", "get-updates-wide": "get updates -n apps --stack network -o wide",
-		"get-nothing": "get stacks -n default",
-		"version":     "version", "help": "--help",
+		"get-nothing":  "get stacks -n default",
+		"get-rollouts": "get rollouts -n apps", "rollout-show": "rollout show infrastructure -n apps",
+		"version": "version", "help": "--help",
 	} {
 		t.Run(file, func(t *testing.T) { golden(t, file, 0, strings.Fields(args)...) })
 	}
