@@ -123,6 +123,10 @@ func (s *session) printRollout(rollout *autov1alpha1.StackRollout) {
 		rows = append(rows, row)
 	}
 	table.Write(rows...)
+	if conditions.GetReason(rollout, meta.ReadyCondition) == autov1alpha1.PromotionRequiredReason {
+		s.out.Line("")
+		s.out.Line("To promote it: %s rollout promote %s -n %s --revision %s", invocation(s.Program), rollout.Name, rollout.Namespace, status.Target.Revision)
+	}
 	for _, failing := range status.Failing {
 		s.log.Warning("%s fails: %s", failing.Stack, print.Clean(failing.Message))
 	}

@@ -484,10 +484,10 @@ func (w *walk) describe(open openWave) {
 		w.message = fmt.Sprintf("wave %s soaks until %s", w.status.Wave, w.now.Add(open.left).UTC().Format(time.RFC3339))
 	case open.awaits:
 		w.reason, w.wake = autov1alpha1.PromotionRequiredReason, byApproval
-		w.message = fmt.Sprintf("wave %s waits for a promotion of %s: flux-pulumi rollout promote %s -n %s --wave %s --revision %s",
-			w.status.Wave, revision, w.rollout.Name, w.rollout.Namespace, w.status.Wave, revision)
+		w.message = fmt.Sprintf("wave %s waits for a promotion of %s", w.status.Wave, revision)
 		if !slices.ContainsFunc(w.initial.Conditions, func(shown metav1.Condition) bool { return shown.Message == w.message }) {
-			w.announce(autov1alpha1.PromotionRequiredReason, w.message)
+			w.announce(autov1alpha1.PromotionRequiredReason, fmt.Sprintf("%s: flux-pulumi rollout promote %s -n %s --wave %s --revision %s",
+				w.message, w.rollout.Name, w.rollout.Namespace, w.status.Wave, revision))
 		}
 	default:
 		w.reason, w.message = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
