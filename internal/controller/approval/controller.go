@@ -169,7 +169,9 @@ func (r *Reconciler) prune(ctx context.Context, rollout *autov1alpha1.StackRollo
 	if err != nil {
 		return fmt.Errorf("list the approvals of stackrollout %s: %w", rollout.Name, err)
 	}
-	decided := slices.DeleteFunc(list.Items, func(approval autov1alpha1.Approval) bool { return !conditions.Has(&approval, autov1alpha1.ApprovalAccepted) })
+	decided := slices.DeleteFunc(list.Items, func(approval autov1alpha1.Approval) bool {
+		return !conditions.Has(&approval, autov1alpha1.ApprovalAccepted)
+	})
 	slices.SortFunc(decided, func(a, b autov1alpha1.Approval) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	for i := range decided[:max(0, len(decided)-maxOfRollout)] {
 		if err := client.IgnoreNotFound(r.Delete(ctx, &decided[i], client.Preconditions{UID: &decided[i].UID})); err != nil {

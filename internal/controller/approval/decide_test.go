@@ -97,18 +97,18 @@ func TestApprovalOfARevision(t *testing.T) {
 		change func(*observation)
 		reason string
 	}{
-		"of the target": {change: func(*observation) {}, reason: autov1alpha1.ApprovalCountsReason},
+		"of the target":   {change: func(*observation) {}, reason: autov1alpha1.ApprovalCountsReason},
 		"by its checksum": {change: func(o *observation) { o.approval.Spec.Revision = "sha1:" + commit }, reason: autov1alpha1.ApprovalCountsReason},
 		"of all waves":    {change: func(o *observation) { o.approval.Spec.Wave = "" }, reason: autov1alpha1.ApprovalCountsReason},
 		"a rejection": {change: func(o *observation) {
 			o.approval.Spec.Wave, o.approval.Spec.Decision = "", autov1alpha1.ApprovalReject
 		}, reason: autov1alpha1.ApprovalCountsReason},
-		"no StackRollout":   {change: func(o *observation) { o.rollout = nil }, reason: pulumiv1.RolloutNotFoundReason},
-		"no target":         {change: func(o *observation) { o.rollout.Status.Target = nil }, reason: autov1alpha1.RevisionNotTargetReason},
-		"another revision":  {change: func(o *observation) { o.approval.Spec.Revision = "main@sha1:4830b1904830b1904830b1904830b1904830b190" }, reason: autov1alpha1.RevisionNotTargetReason},
-		"not in full":       {change: func(o *observation) { o.approval.Spec.Revision = "sha1:5287e5dc" }, reason: autov1alpha1.RevisionNotTargetReason},
-		"only the branch":   {change: func(o *observation) { o.approval.Spec.Revision = "main" }, reason: autov1alpha1.RevisionNotTargetReason},
-		"no such wave":      {change: func(o *observation) { o.approval.Spec.Wave = "last" }, reason: autov1alpha1.WaveNotFoundReason},
+		"no StackRollout":  {change: func(o *observation) { o.rollout = nil }, reason: pulumiv1.RolloutNotFoundReason},
+		"no target":        {change: func(o *observation) { o.rollout.Status.Target = nil }, reason: autov1alpha1.RevisionNotTargetReason},
+		"another revision": {change: func(o *observation) { o.approval.Spec.Revision = "main@sha1:4830b1904830b1904830b1904830b1904830b190" }, reason: autov1alpha1.RevisionNotTargetReason},
+		"not in full":      {change: func(o *observation) { o.approval.Spec.Revision = "sha1:5287e5dc" }, reason: autov1alpha1.RevisionNotTargetReason},
+		"only the branch":  {change: func(o *observation) { o.approval.Spec.Revision = "main" }, reason: autov1alpha1.RevisionNotTargetReason},
+		"no such wave":     {change: func(o *observation) { o.approval.Spec.Wave = "last" }, reason: autov1alpha1.WaveNotFoundReason},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &observation{now: now,

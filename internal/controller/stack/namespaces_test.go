@@ -40,6 +40,8 @@ var otherNamespace = map[string]struct{ spec, says string }{
 	"gitAuth.githubApp.appID.secret.namespace":          {githubApp(secretElsewhere, secretHere, secretHere), ofTheStack},
 	"gitAuth.githubApp.installationID.secret.namespace": {githubApp(secretHere, secretElsewhere, secretHere), ofTheStack},
 	"gitAuth.githubApp.privateKey.secret.namespace":     {githubApp(secretHere, secretHere, secretElsewhere), ofTheStack},
+	// This needs the consent of the StackRollout, see waves.Admits.
+	"rolloutRef.namespace": {`rolloutRef: {name: a, namespace: other}`, ""},
 	// These have no effect, see internal/template.
 	"workspaceTemplate.metadata.namespace": {`workspaceTemplate: {metadata: {namespace: other}}`, ""},
 	"updateTemplate.metadata.namespace":    {`updateTemplate: {metadata: {namespace: other}}`, ""},

@@ -106,6 +106,12 @@ var stackIndexes = map[string]func(*pulumiv1.Stack) []string{
 	readyExprIndex: func(stack *pulumiv1.Stack) []string {
 		return namesOf(dependenciesOf(stack), func(item dependency) bool { return item.expression != "" || item.onlyExists })
 	},
+	informercache.StacksByRollout: func(stack *pulumiv1.Stack) []string {
+		if key, named := waves.RolloutOf(stack); named {
+			return []string{key.String()}
+		}
+		return nil
+	},
 	objectsIndex: func(stack *pulumiv1.Stack) []string {
 		var values []string
 		for _, item := range objectsOf(stack) {
@@ -148,6 +154,12 @@ func (r *Reconciler) addIndexes(ctx context.Context, indexer client.FieldIndexer
 		approvalIndex: {&autov1alpha1.Approval{}, func(object client.Object) []string {
 			if update := object.(*autov1alpha1.Approval).Spec.Update; update != "" {
 				return []string{update}
+			}
+			return nil
+		}},
+		informercache.ApprovalsByRollout: {&autov1alpha1.Approval{}, func(object client.Object) []string {
+			if rollout := object.(*autov1alpha1.Approval).Spec.Rollout; rollout != "" {
+				return []string{rollout}
 			}
 			return nil
 		}},

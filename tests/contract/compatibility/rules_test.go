@@ -100,7 +100,9 @@ func definitions(t *testing.T) []apiextensionsv1.CustomResourceDefinition {
 	g := NewWithT(t)
 	files, err := filepath.Glob(filepath.Join(tools.RepositoryRoot(), "config", "crd", "bases", "*.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
-	files = slices.DeleteFunc(files, func(file string) bool { return strings.HasSuffix(file, "_approvals.yaml") || strings.HasSuffix(file, "_stackrollouts.yaml") })
+	files = slices.DeleteFunc(files, func(file string) bool {
+		return strings.HasSuffix(file, "_approvals.yaml") || strings.HasSuffix(file, "_stackrollouts.yaml")
+	})
 	g.Expect(files).To(HaveLen(4))
 	list := make([]apiextensionsv1.CustomResourceDefinition, len(files))
 	for i, file := range files {

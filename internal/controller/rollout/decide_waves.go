@@ -1,0 +1,128 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+// openWave is the first wave that is not complete.
+type openWave struct {
+	// index is the number of waves when all are complete.
+	index int
+	// soaks is true when it only waits for the end of its soak, of which left is left.
+	soaks bool
+	left  time.Duration
+	// awaits is true when it waits for its promotion.
+	awaits bool
+	// halted is the name of a wave, open or complete, with too many failures; empty when there is none. hopeless is true when one of the
+	// Stacks that fail in it is stalled.
+	halted   string
+	failing  int
+	allowed  int
+	hopeless bool
+}
+
+// judgeWaves counts the Stacks of each wave, and finds the wave that is open.
+func (w *walk) judgeWaves() openWave {
+	open := openWave{index: len(w.byWave)}
+	done, all := 0, 0
+	w.status.Failing = nil
+	for i, members := range w.byWave {
+		entry := &w.status.Waves[i]
+		entry.Stacks = int32(len(members)) //nolint:gosec // far fewer fit into an API server
+		stalled := false
+		for _, m := range members {
+			w.count(entry, m)
+			stalled = stalled || m.State == waves.Failing && m.Stalled
+		}
+		done += int(entry.Updated + entry.Unchanged)
+		all += int(entry.Stacks - entry.LeftOut)
+		if i > open.index {
+			if entry.Running > 0 {
+				entry.State = autov1alpha1.RolloutWaveRunning // it was open before a Stack joined an earlier one
+			}
+			continue
+		}
+		allowed := waves.MaxFailures(w.spec, &w.spec.Waves[i], len(members))
+		if int(entry.Failing) > allowed && open.halted == "" {
+			open.halted, open.failing, open.allowed, open.hopeless = entry.Name, int(entry.Failing), allowed, stalled
+		}
+		entry.State = autov1alpha1.RolloutWaveComplete
+		left := w.soakLeft(i)
+		switch {
+		case entry.Running == 0 && entry.Waiting > 0 && w.needsPromotion(i):
+			entry.State, open.index, open.awaits = autov1alpha1.RolloutWavePending, i, true
+		case entry.Waiting+entry.Running > 0 || int(entry.Failing) > allowed:
+			entry.State, open.index = autov1alpha1.RolloutWaveRunning, i
+		case left > 0:
+			entry.State, open.index, open.soaks, open.left = autov1alpha1.RolloutWaveSoaking, i, true, left
+			w.comeBackIn(left)
+		}
+	}
+	w.status.Done = fmt.Sprintf("%d/%d", done, all)
+	w.announceWaves()
+	w.status.Wave = ""
+	if open.index < len(w.byWave) {
+		w.status.Wave = w.spec.Waves[open.index].Name
+	}
+	return open
+}
+
+// soakLeft returns for how much longer the wave soaks. The last wave does not, because nothing waits for it.
+func (w *walk) soakLeft(wave int) time.Duration {
+	since := w.status.Waves[wave].SoakingSince
+	if since == nil || wave == len(w.byWave)-1 || w.promotesAll {
+		return 0
+	}
+	return max(0, waves.SoakOf(&w.spec.Waves[wave])-w.now.Sub(since.Time))
+}
+
+func (w *walk) count(entry *autov1alpha1.RolloutWaveStatus, m *waves.Member) {
+	switch m.State {
+	case waves.LeftOut:
+		entry.LeftOut++
+	case waves.Updated:
+		entry.Updated++
+	case waves.Unchanged:
+		entry.Unchanged++
+	case waves.Running:
+		entry.Running++
+	case waves.Waiting:
+		entry.Waiting++
+	case waves.BrokenBefore:
+		entry.BrokenBefore++
+	case waves.Failing:
+		entry.Failing++
+		if len(w.status.Failing) < maxFailing {
+			w.status.Failing = append(w.status.Failing, autov1alpha1.RolloutFailure{Stack: m.String(), Message: m.Message})
+		}
+	}
+}
+
+func (w *walk) announceRefused() {
+	for _, refused := range w.refused {
+		if !slices.Contains(w.initial.Refused, refused) {
+			w.announceWarning(eventRefused, fmt.Sprintf("Stack %s gets no revision: %s", refused.Stack, refused.Message))
+		}
+	}
+}
+
+func (w *walk) announceWaves() {
+	for i := range w.status.Waves {
+		entry := &w.status.Waves[i]
+		if entry.State != autov1alpha1.RolloutWaveComplete || entry.Updated == 0 {
+			continue
+		}
+		for j := range w.initial.Waves {
+			had := &w.initial.Waves[j]
+			if had.Name == entry.Name && had.State != entry.State && had.State != autov1alpha1.RolloutWavePending {
+				w.announce(eventWaveComplete, fmt.Sprintf("wave %s of %s is complete: %d Stacks updated, %d unchanged",
+					entry.Name, w.status.Target.Revision, entry.Updated, entry.Unchanged))
+			}
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package rollout
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+var noon = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+
+// revision is what a source offers, or a Stack has; all with the same letter are the same.
+func revision(letter string) autov1alpha1.RolloutRevision {
+	return autov1alpha1.RolloutRevision{Revision: "main@sha1:" + repeat(letter, 40), Digest: "sha256:" + repeat(letter, 64)}
+}
+
+func repeat(letter string, n int) string {
+	text := ""
+	for range n {
+		text += letter
+	}
+	return text
+}
+
+// fleet is a StackRollout with its Stacks, a source, and a clock.
+type fleet struct {
+	*WithT
+	rollout *autov1alpha1.StackRollout
+	stacks  []*pulumiv1.Stack
+	offer   *autov1alpha1.RolloutRevision
+	problem *source.Problem
+	// approvals are those that count.
+	approvals []autov1alpha1.ApprovalSpec
+	now       time.Time
+	events    []string
+	last      decision
+}
+
+// newFleet returns a fleet with three Stacks in wave canary, and five in wave rest, all of which have revision a.
+func newFleet(t *testing.T) *fleet {
+	f := &fleet{WithT: NewWithT(t), now: noon, rollout: &autov1alpha1.StackRollout{
+		Namespace: "platform", Name: "infrastructure", Generation: 1,
+		Spec: autov1alpha1.StackRolloutSpec{
+			AllowedNamespaces: &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromAll},
+			Waves: []autov1alpha1.RolloutWave{
+				{Name: "canary", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "canary"}}},
+				{Name: "rest"},
+			},
+		},
+	}}
+	for i := range 8 {
+		f.add(fmt.Sprintf("s%d", i), i < 3)
+	}
+	f.offer = new(revision("a"))
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutCompleteReason))
+	f.events = nil
+	return f
+}
+
+func (f *fleet) add(name string, canary bool) *pulumiv1.Stack {
+	stack := &pulumiv1.Stack{Namespace: "team", Name: name, UID: types.UID("uid-" + name), Generation: 1}
+	if canary {
+		stack.Labels = map[string]string{"tier": "canary"}
+	}
+	stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: f.rollout.Name, Namespace: f.rollout.Namespace}
+	f.stacks = append(f.stacks, stack)
+	succeed(stack, "a")
+	return stack
+}
+
+// succeed makes the Stack report that it was updated to the revision.
+func succeed(stack *pulumiv1.Stack, letter string) {
+	unchanged(stack, letter)
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateSucceeded,
+		LastAttemptedCommit: revision(letter).Digest, LastSuccessfulCommit: revision(letter).Digest}
+	stack.Status.LastUpdate.Revision = revision(letter).Revision
+}
+
+// unchanged makes the Stack report that the revision changes nothing for it.
+func unchanged(stack *pulumiv1.Stack, letter string) {
+	stack.Status.ObservedGeneration = stack.Generation
+	stack.Status.LastAppliedRevision, stack.Status.LastAttemptedRevision = revision(letter).Revision, revision(letter).Revision
+	stack.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, ObservedGeneration: stack.Generation}}
+}
+
+// fail makes the Stack report that its update to the revision failed.
+func fail(stack *pulumiv1.Stack, letter string) {
+	successful := ""
+	if last := stack.Status.LastUpdate; last != nil {
+		successful = last.LastSuccessfulCommit
+	}
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateFailed, Failures: 1, Message: "quota exceeded",
+		LastAttemptedCommit: revision(letter).Digest, LastSuccessfulCommit: successful}
+	stack.Status.LastUpdate.Revision = revision(letter).Revision
+	stack.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse}}
+}
+
+func (f *fleet) decide() decision {
+	observeAgain := func(status *autov1alpha1.StackRolloutStatus) (members []*waves.Member) {
+		for _, stack := range f.stacks {
+			members = append(members, waves.Observe(stack, status))
+		}
+		return members
+	}
+	f.last = decide(observation{now: f.now, rollout: f.rollout, offer: f.offer, problem: f.problem,
+		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals})
+	f.rollout.Status = f.last.status
+	mark(f.rollout, f.last)
+	for _, event := range f.last.events {
+		f.events = append(f.events, event.reason)
+	}
+	return f.last
+}
+
+// offers makes the source offer the revision.
+func (f *fleet) offers(letter string) decision {
+	f.offer = new(revision(letter))
+	return f.decide()
+}
+
+func (f *fleet) approve(decision autov1alpha1.ApprovalDecision, wave, letter string) {
+	f.approvals = append(f.approvals, autov1alpha1.ApprovalSpec{Rollout: f.rollout.Name, Wave: wave, Revision: revision(letter).Revision, Decision: decision, By: "alice"})
+}
+
+// turns returns the Stacks that have a turn and are not done yet.
+func (f *fleet) turns() (stacks []*pulumiv1.Stack) {
+	for _, stack := range f.stacks {
+		if waves.HasTurn(&f.rollout.Status, stack.Namespace, stack.Name) {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
+}
+
+func (f *fleet) state(wave string) autov1alpha1.RolloutWaveState {
+	for _, entry := range f.rollout.Status.Waves {
+		if entry.Name == wave {
+			return entry.State
+		}
+	}
+	return ""
+}
+
+// finish makes all that have a turn succeed, until nobody gets another one.
+func (f *fleet) finish(letter string) {
+	for range 100 {
+		turns := f.turns()
+		if len(turns) == 0 {
+			return
+		}
+		for _, stack := range turns {
+			succeed(stack, letter)
+		}
+		f.decide()
+	}
+	f.Expect("the turns").To(BeEmpty())
+}
+
+func number(n int) *intstr.IntOrString        { return new(intstr.FromInt32(int32(n))) }
+func percent(text string) *intstr.IntOrString { return new(intstr.FromString(text)) }
