@@ -78,29 +78,32 @@ func HasTurn(status *autov1alpha1.StackRolloutStatus, namespace, name string) bo
 }
 
 // Same reports whether two revisions stand for the same content: their digests are equal, or their checksums are. Two GitRepositories of one
-// repository may name its commits differently, and so does the status of a Stack with spec.projectRepo.
+// repository may name its commits differently, and so does the status of a Stack with spec.projectRepo. A name without a checksum, such as v1, may be
+// given to other content later.
 func Same(a, b autov1alpha1.RolloutRevision) bool {
 	if a.Digest != "" && a.Digest == b.Digest {
 		return true
 	}
-	return a.Revision != "" && checksum(a.Revision) == checksum(b.Revision)
+	sum, isSum := checksum(a.Revision)
+	other, _ := checksum(b.Revision)
+	return a.Revision != "" && sum == other && (isSum || a.Digest == "" || b.Digest == "")
 }
 
-// checksum returns "algorithm:hex" of a revision such as "main@sha1:a…", "sha1:a…" or "a…", and the revision itself if it has none.
-func checksum(revision string) string {
-	sum := revision[strings.LastIndex(revision, "@")+1:]
+// checksum returns "algorithm:hex" of a revision such as "main@sha1:a…", "sha1:a…" or "a…", or the revision itself and false if it has none.
+func checksum(revision string) (sum string, isSum bool) {
+	sum = revision[strings.LastIndex(revision, "@")+1:]
 	if isHex(sum) {
 		switch len(sum) {
 		case 40:
-			return "sha1:" + sum
+			return "sha1:" + sum, true
 		case 64:
-			return "sha256:" + sum
+			return "sha256:" + sum, true
 		}
 	}
 	if algorithm, hex, found := strings.Cut(sum, ":"); found && algorithm != "" && len(hex) >= 40 && isHex(hex) {
-		return sum
+		return sum, true
 	}
-	return revision
+	return revision, false
 }
 
 func isHex(text string) bool {

@@ -37,6 +37,8 @@ func TestSame(t *testing.T) {
 		{revisionA, autov1alpha1.RolloutRevision{Revision: "main"}, false},
 		{autov1alpha1.RolloutRevision{Revision: "v1"}, autov1alpha1.RolloutRevision{Revision: "v1"}, true},
 		{autov1alpha1.RolloutRevision{Revision: "v1"}, autov1alpha1.RolloutRevision{Revision: "v2"}, false},
+		{autov1alpha1.RolloutRevision{Revision: "v1", Digest: digestA}, autov1alpha1.RolloutRevision{Revision: "v1"}, true},
+		{autov1alpha1.RolloutRevision{Revision: "v1", Digest: digestA}, autov1alpha1.RolloutRevision{Revision: "v1", Digest: digestB}, false},
 		{autov1alpha1.RolloutRevision{Revision: "v1@sha256:" + digestA[7:]}, autov1alpha1.RolloutRevision{Revision: "latest@sha256:" + digestA[7:]}, true},
 		{autov1alpha1.RolloutRevision{}, autov1alpha1.RolloutRevision{}, false},
 		{autov1alpha1.RolloutRevision{Revision: "@"}, autov1alpha1.RolloutRevision{Revision: "x@"}, false},

@@ -108,8 +108,11 @@ func Observe(stack *pulumiv1.Stack, status *autov1alpha1.StackRolloutStatus) *Me
 
 // hasApplied reports whether the Stack is ready with the target. That it is ready says nothing alone: it may be so with another revision.
 func hasApplied(stack *pulumiv1.Stack, target autov1alpha1.RolloutRevision) bool {
-	return stack.Status.ObservedGeneration == stack.Generation && conditions.IsReady(stack) &&
-		Same(autov1alpha1.RolloutRevision{Revision: stack.Status.LastAppliedRevision}, target)
+	applied := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAppliedRevision}
+	if last := stack.Status.LastUpdate; last != nil {
+		applied.Digest = last.LastSuccessfulCommit
+	}
+	return stack.Status.ObservedGeneration == stack.Generation && conditions.IsReady(stack) && Same(applied, target)
 }
 
 // wasBroken reports whether a Stack that fails with the target did so with the revisions before.

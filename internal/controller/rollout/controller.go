@@ -85,7 +85,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	for _, watch := range r.Sources.Watches(mgr.GetCache(), r.rolloutsOf) {
 		build = build.WatchesRawSource(watch)
 	}
-	if err := build.Complete(r); err != nil {
+	large := informercache.ShowingTooLarge(r, r.Client, r.EventRecorder, &autov1alpha1.StackRollout{},
+		metav1.Condition{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: pulumiv1.SpecInvalidReason},
+		metav1.Condition{Type: meta.StalledCondition, Status: metav1.ConditionTrue, Reason: pulumiv1.SpecInvalidReason})
+	if err := build.Complete(large); err != nil {
 		return fmt.Errorf("build the StackRollout controller: %w", err)
 	}
 	return nil

@@ -31,6 +31,9 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if stack.Spec.Stack == "" {
 		return nil, errors.New("spec.stack must not be empty")
 	}
+	if stack.Spec.RolloutRef != nil && stack.Spec.FluxSource == nil && stack.Spec.ProgramRef == nil {
+		return nil, errors.New("spec.rolloutRef needs spec.fluxSource or spec.programRef: a StackRollout brings revisions of a source that several Stacks name")
+	}
 	if err := errors.Join(checkOutputs(stack), checkInputs(stack)); err != nil {
 		return nil, err
 	}

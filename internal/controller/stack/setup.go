@@ -72,7 +72,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForInputs), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// An expression may read any field, and the creation of a Stack matters to those for which it only has to exist.
 		Watches(&pulumiv1.Stack{}, r.requestsFor(readyExprIndex), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		Watches(&autov1alpha1.StackRollout{}, handler.Funcs{CreateFunc: r.rolloutAppeared, UpdateFunc: r.rolloutChanged}).
+		Watches(&autov1alpha1.StackRollout{}, handler.Funcs{
+			CreateFunc: func(ctx context.Context, e event.CreateEvent, queue requestQueue) { r.wakeRollout(ctx, e.Object, queue) },
+			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requestQueue) { r.wakeRollout(ctx, e.Object, queue) },
+			UpdateFunc: r.rolloutChanged,
+		}).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(ctrlsource.Channel(r.Contents.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(r.Objects.Source(func(ctx context.Context, name objectwatch.Name) []reconcile.Request {
@@ -248,9 +252,9 @@ func (r *Reconciler) requestsForInputs(ctx context.Context, object client.Object
 	return requests
 }
 
-// rolloutAppeared wakes the Stacks that name a StackRollout.
-func (r *Reconciler) rolloutAppeared(ctx context.Context, e event.CreateEvent, queue requestQueue) {
-	for _, request := range r.findStacks(ctx, informercache.StacksByRollout, client.ObjectKeyFromObject(e.Object).String()) {
+// wakeRollout wakes the Stacks that name the StackRollout.
+func (r *Reconciler) wakeRollout(ctx context.Context, rollout client.Object, queue requestQueue) {
+	for _, request := range r.findStacks(ctx, informercache.StacksByRollout, client.ObjectKeyFromObject(rollout).String()) {
 		queue.Add(request)
 	}
 }
@@ -259,7 +263,7 @@ func (r *Reconciler) rolloutAppeared(ctx context.Context, e event.CreateEvent, q
 func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, queue requestQueue) {
 	before, after := e.ObjectOld.(*autov1alpha1.StackRollout), e.ObjectNew.(*autov1alpha1.StackRollout)
 	if !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) || !equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces) {
-		r.rolloutAppeared(ctx, event.CreateEvent{Object: after}, queue)
+		r.wakeRollout(ctx, after, queue)
 		return
 	}
 	for _, turn := range after.Status.Turns {
