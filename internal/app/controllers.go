@@ -111,7 +111,8 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 		return err
 	}
 	// Each kind of source wakes the objects of one controller, so this one has kinds of its own. They share the cache.
-	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Sources: &source.Set{Sources: newSources(mgr, o)}, Shard: shard.New(o.selector)}
+	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Sources: &source.Set{Sources: newSources(mgr, o)},
+		Store: shared.store, Shard: shard.New(o.selector)}
 	if err := rollouts.SetupWithManager(ctx, mgr, controllerOptions(o)); err != nil {
 		return err
 	}

@@ -71,6 +71,8 @@ type Member struct {
 	Stalled bool
 	// Message says why it fails.
 	Message string
+	// Has is what the status of the Stack records as the commit that it ran last: a digest, with the sources that a StackRollout can have.
+	Has string
 	// DependsOn are the Stacks that it depends on.
 	DependsOn []types.NamespacedName
 }
@@ -83,6 +85,9 @@ func Observe(stack *pulumiv1.Stack, status *autov1alpha1.StackRolloutStatus) *Me
 	m := &Member{
 		NamespacedName: types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}, UID: stack.UID, Labels: stack.Labels,
 		State: Waiting, Stalled: conditions.IsStalled(stack), DependsOn: dependenciesOf(stack),
+	}
+	if last := stack.Status.LastUpdate; last != nil {
+		m.Has = last.LastAttemptedCommit
 	}
 	if status.Target == nil {
 		return m

@@ -3,6 +3,7 @@
 package approval
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -169,12 +170,12 @@ func (r *Reconciler) prune(ctx context.Context, rollout *autov1alpha1.StackRollo
 	if err != nil {
 		return fmt.Errorf("list the approvals of stackrollout %s: %w", rollout.Name, err)
 	}
-	decided := slices.DeleteFunc(list.Items, func(approval autov1alpha1.Approval) bool {
-		return !conditions.Has(&approval, autov1alpha1.ApprovalAccepted)
+	slices.SortFunc(list.Items, func(a, b autov1alpha1.Approval) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
-	slices.SortFunc(decided, func(a, b autov1alpha1.Approval) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
-	for i := range decided[:max(0, len(decided)-maxOfRollout)] {
-		if err := client.IgnoreNotFound(r.Delete(ctx, &decided[i], client.Preconditions{UID: &decided[i].UID})); err != nil {
+	for i := range list.Items[:max(0, len(list.Items)-maxOfRollout)] {
+		old := &list.Items[i]
+		if err := client.IgnoreNotFound(r.Delete(ctx, old, client.Preconditions{UID: &old.UID})); err != nil {
 			return fmt.Errorf("delete an old approval: %w", err)
 		}
 	}

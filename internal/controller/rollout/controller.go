@@ -5,6 +5,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +53,10 @@ type Reconciler struct {
 	record.EventRecorder
 	// Sources resolve the source of a StackRollout, and those of its Stacks.
 	Sources *source.Set
+	// Store keeps the artifacts that Stacks have which wait for their turn.
+	Store interface {
+		Keep(holder string, digests []string)
+	}
 	// Shard has the StackRollouts of this controller; nil when it has all.
 	Shard *shard.Shard
 	// written has, by the name of the StackRollout, when its status was written last.
@@ -144,6 +149,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.Get(ctx, request.NamespacedName, rollout); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.written.Delete(request.NamespacedName)
+			r.Store.Keep(request.String(), nil)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -160,6 +166,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	d := decide(*o)
+	r.Store.Keep(request.String(), neededBy(&d.status, o.members))
 	ctrl.LoggerFrom(ctx).V(1).Info("decided", "waker", d.wake, "after", d.after.String(), "reason", d.reason, "message", d.message)
 	before := rollout.DeepCopy()
 	rollout.Status = d.status
@@ -178,6 +185,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	r.written.Store(request.NamespacedName, time.Now())
 	r.announce(rollout, d.events)
 	return ctrl.Result{RequeueAfter: d.after}, nil
+}
+
+// neededBy returns the digests of the artifacts that the Stacks of a StackRollout may need: the target, what new Stacks begin with, and earlier
+// targets that some of them still have.
+func neededBy(status *autov1alpha1.StackRolloutStatus, members []*waves.Member) (digests []string) {
+	if status.Target != nil {
+		digests = append(digests, status.Target.Digest)
+	}
+	if status.Stable != nil {
+		digests = append(digests, status.Stable.Digest)
+	}
+	for i := range status.Earlier {
+		earlier := status.Earlier[i].Digest
+		if slices.ContainsFunc(members, func(m *waves.Member) bool { return m.Has == earlier }) {
+			digests = append(digests, earlier)
+		}
+	}
+	return digests
 }
 
 func lastRequest(rollout *autov1alpha1.StackRollout) string {

@@ -137,7 +137,7 @@ func showHeld(o *observation) time.Duration {
 	}
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(o.stack.UID))
-	due := heldAfter + time.Duration(hash.Sum32())*spreadOver/(1<<32)
+	due := heldAfter + time.Duration(float64(hash.Sum32())/(1<<32)*float64(spreadOver))
 	shown := conditions.Has(o.stack, pulumiv1.HeldCondition)
 	if left := due - o.now.Sub(o.held.since); left > 0 && !shown {
 		return left

@@ -73,8 +73,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		// An expression may read any field, and the creation of a Stack matters to those for which it only has to exist.
 		Watches(&pulumiv1.Stack{}, r.requestsFor(readyExprIndex), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&autov1alpha1.StackRollout{}, handler.Funcs{
-			CreateFunc: func(ctx context.Context, e event.CreateEvent, queue requestQueue) { r.wakeRollout(ctx, e.Object, queue) },
-			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requestQueue) { r.wakeRollout(ctx, e.Object, queue) },
+			CreateFunc: func(ctx context.Context, e event.CreateEvent, queue requestQueue) {
+				r.wakeRollout(ctx, e.Object, queue)
+			},
+			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requestQueue) {
+				r.wakeRollout(ctx, e.Object, queue)
+			},
 			UpdateFunc: r.rolloutChanged,
 		}).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).

@@ -7,6 +7,9 @@ import (
 	"maps"
 	"os"
 	"time"
+
+	"github.com/opencontainers/go-digest"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // unusedAfter is how long content can be unused before it is evicted first, whichever namespace has it.
@@ -62,16 +65,43 @@ func (s *Store) discount(e *entry, namespace string) {
 	}
 }
 
+// Keep says which content the holder still needs although it may not be used for long, in place of what it said before. Of the content of a
+// namespace, this is evicted last: a source publishes only its newest artifact, so nobody could get it again. Between namespaces it makes no
+// difference, so nobody can fill the store with it.
+func (s *Store) Keep(holder string, digests []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.kept, holder)
+	for _, wanted := range digests {
+		if wanted != "" {
+			s.kept[holder] = append(s.kept[holder], digest.Digest(wanted))
+		}
+	}
+}
+
+// keptDigests returns what Keep was told. Callers hold the lock.
+func (s *Store) keptDigests() sets.Set[digest.Digest] {
+	kept := sets.Set[digest.Digest]{}
+	for _, digests := range s.kept {
+		kept.Insert(digests...)
+	}
+	return kept
+}
+
 // evict removes content that is not open until there is room for an artifact of that size; with 0, until the store is within its bounds. It
-// first removes content that was not used for a day. Then it removes the least recently used content of the namespace that takes the most
-// room. Callers hold the lock.
+// first removes content that was not used for a day and is not kept. Then it removes the least recently used content of the namespace that takes the
+// most room, and what is kept last. Callers hold the lock.
 func (s *Store) evict(room int64) {
 	isFull := func() bool {
 		return s.size+room > s.options.MaxStoreSize || int64(len(s.entries))+min(room, 1) > int64(s.options.MaxStored) ||
 			s.owners > ownersPerEntry*s.options.MaxStored
 	}
+	if !isFull() {
+		return
+	}
+	kept := s.keptDigests()
 	for isFull() {
-		if err := s.evictOne(); err != nil {
+		if err := s.evictOne(kept); err != nil {
 			if !errors.Is(err, errAllOpen) {
 				s.options.Log.Error(err, "cannot evict an artifact")
 			}
@@ -82,15 +112,19 @@ func (s *Store) evict(room int64) {
 
 var errAllOpen = errors.New("all artifacts are open")
 
-func (s *Store) evictOne() error {
-	if unused := leastRecent(s.recent); unused != nil && time.Since(unused.last) > unusedAfter {
+func (s *Store) evictOne(kept sets.Set[digest.Digest]) error {
+	if unused := leastRecent(s.recent, kept); unused != nil && time.Since(unused.last) > unusedAfter {
 		return s.remove(unused)
 	}
 	var last *entry
 	var from string
 	for namespace, taken := range s.shares {
 		if last == nil || cmp.Or(cmp.Compare(taken.cost, s.shares[from].cost), cmp.Compare(namespace, from)) > 0 {
-			if e := leastRecent(taken.recent); e != nil {
+			e := leastRecent(taken.recent, kept)
+			if e == nil {
+				e = leastRecent(taken.recent, nil)
+			}
+			if e != nil {
 				last, from = e, namespace
 			}
 		}
@@ -101,10 +135,10 @@ func (s *Store) evictOne() error {
 	return s.removeFrom(last, from)
 }
 
-// leastRecent returns the least recently used entry that is not open, nil when there is none.
-func leastRecent(entries *list.List) *entry {
+// leastRecent returns the least recently used entry that is neither open nor kept, nil when there is none.
+func leastRecent(entries *list.List, kept sets.Set[digest.Digest]) *entry {
 	for element := entries.Back(); element != nil; element = element.Prev() {
-		if e := element.Value.(*entry); e.pins == 0 {
+		if e := element.Value.(*entry); e.pins == 0 && !kept.Has(e.digest) {
 			return e
 		}
 	}

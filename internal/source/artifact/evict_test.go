@@ -67,6 +67,32 @@ func TestNamespaceThatFillsTheStoreEvictsItsOwnContent(t *testing.T) {
 	}
 }
 
+func TestContentThatIsKeptIsEvictedLast(t *testing.T) {
+	g := NewWithT(t)
+	store := newStore(t, artifact.Options{Dir: t.TempDir(), MaxStored: 20})
+	old, victim := storeContent(t, store, "fleet", "old"), storeContent(t, store, "victim", "victim")
+	store.Keep("fleet/all", []string{old.Digest, "", "sha256:nothing"})
+	for i := range 50 {
+		storeContent(t, store, "fleet", fmt.Sprint(i))
+	}
+	g.Expect(storedOf(store, []artifact.Reference{old, victim})).To(Equal(2))
+
+	// Nobody fills the store with it: what a namespace keeps goes before the content of others.
+	var all []string
+	for i := range 50 {
+		all = append(all, storeContent(t, store, "evil", fmt.Sprint("evil ", i)).Digest)
+		store.Keep("evil/all", all)
+	}
+	g.Expect(storedOf(store, []artifact.Reference{old, victim})).To(Equal(2))
+
+	store.Keep("fleet/all", nil)
+	for i := range 50 {
+		storeContent(t, store, "fleet", fmt.Sprint("more ", i))
+	}
+	g.Expect(store.Stored(old)).To(BeEmpty())
+	g.Expect(store.Stored(victim)).NotTo(BeEmpty())
+}
+
 func TestContentThatAnotherNamespaceHasTooIsKeptForThat(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()

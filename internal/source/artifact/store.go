@@ -85,6 +85,8 @@ type Store struct {
 	size   int64
 	// owners is how many owners the entries have together.
 	owners int
+	// kept has, by who said it, the digests of the content that is still needed although it may not be used for long, see Keep.
+	kept map[string][]digest.Digest
 }
 
 // entry is an artifact on disk. Its fields are guarded by Store.mu.
@@ -138,7 +140,7 @@ func NewStore(options Options) (*Store, error) {
 		return nil, fmt.Errorf("artifact store: its size of %d bytes is less than the %d bytes of one artifact",
 			options.MaxStoreSize, options.Limits.MaxDownloadSize)
 	}
-	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), shares: map[string]*namespaceUsage{}, made: lru.New(maxMade)}
+	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), shares: map[string]*namespaceUsage{}, made: lru.New(maxMade), kept: map[string][]digest.Digest{}}
 	downloads := download.Options{
 		MaxSize: options.Limits.MaxDownloadSize, Retries: options.HTTPRetries, Timeout: options.HTTPTimeout,
 		Untrusted: options.Untrusted, Log: options.Log, Transport: options.Transport,

@@ -107,7 +107,7 @@ func TestFluxLeavesTheDefinitionsWhenItPrunes(t *testing.T) {
 			g.Expect(object.GetAnnotations()).To(HaveKeyWithValue("kustomize.toolkit.fluxcd.io/prune", "disabled"), object.GetName())
 		}
 	}
-	g.Expect(definitions).To(Equal(5))
+	g.Expect(definitions).To(Equal(6))
 }
 
 // The overlays are those in the guide. The selectors of one controller must not match the pods of the other.

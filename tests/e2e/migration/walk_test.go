@@ -125,7 +125,7 @@ func (w *walk) walkOver() {
 func (w *walk) expectChecklist(output string) {
 	w.t.Helper()
 	w.Expect(output).To(MatchRegexp(`(?m)^` + operatorNamespace + ` +pulumi-kubernetes-operator +0/0 `))
-	w.Expect(regexp.MustCompile(`(?m)^(\S+\.pulumi\.com) `).FindAllString(output, -1)).To(HaveLen(5), output)
+	w.Expect(regexp.MustCompile(`(?m)^(\S+\.pulumi\.com) `).FindAllString(output, -1)).To(HaveLen(6), output)
 	w.Expect(output).To(ContainSubstring("approvals.auto.pulumi.com"))
 	for name, recorded := range w.recorded {
 		w.Expect(output).To(MatchRegexp(`(?m)^` + namespace + ` +` + name + ` .* True\b`))
