@@ -262,17 +262,34 @@ func TestWaveIsPromotedByAnApproval(t *testing.T) {
 func TestOldApprovalsOfAStackRolloutAreDeleted(t *testing.T) {
 	suite.Long(t, "many Approvals")
 	p := begin(t, "waves-approvals")
-	rollout, _ := p.fleet()
-	p.enter(rollout)
-	for i := range 25 {
-		p.Create(&autov1alpha1.Approval{ObjectMeta: p.Meta(fmt.Sprintf("a%02d", i)), Spec: autov1alpha1.ApprovalSpec{
-			Rollout: rollout.Name, Revision: "v0", Decision: autov1alpha1.ApprovalApprove, By: "alice"}})
+	rollout, stacks := p.fleet("canary")
+	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)}, rollout, stacks[0])
+	p.publish(p.returning(1))
+	p.AwaitStack("canary", systemtest.Showing("1"))
+	release := p.holdStack("canary")
+	target := p.publish(p.returning(2))
+	p.awaitRollout(autov1alpha1.RolloutProgressingReason, target.Revision)
+	approval := func(name string, decision autov1alpha1.ApprovalDecision) *autov1alpha1.Approval {
+		return &autov1alpha1.Approval{ObjectMeta: p.Meta(name), Spec: autov1alpha1.ApprovalSpec{
+			Rollout: rollout.Name, Revision: target.Revision, Decision: decision, By: "alice"}}
 	}
-	p.Eventually(func() []autov1alpha1.Approval {
+	p.Create(approval("a-stop", autov1alpha1.ApprovalReject))
+	p.awaitRollout(autov1alpha1.RevisionRejectedReason, target.Revision)
+	for i := range 25 {
+		p.Create(approval(fmt.Sprintf("b%02d", i), autov1alpha1.ApprovalApprove))
+	}
+	names := func() (names []string) {
 		list := &autov1alpha1.ApprovalList{}
 		p.Succeed(system.Client.List(p.Context(), list, client.InNamespace(p.Name)))
-		return list.Items
-	}).Should(HaveLen(20))
+		for i := range list.Items {
+			names = append(names, list.Items[i].Name)
+		}
+		return names
+	}
+	p.Eventually(names).Should(HaveLen(21))
+	p.Expect(names()).To(ContainElement("a-stop"), "many Approvals do not take a rejection back")
+	p.awaitRollout(autov1alpha1.RevisionRejectedReason, target.Revision)
+	release()
 }
 
 // The content of a directory that did not change needs no turn: a revert reaches the Stacks that never had the commit without an update.

@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -27,12 +28,12 @@ const (
 	ByInitContainer AgentDelivery = "false"
 	// AutomaticDelivery mounts the image if the API server has Kubernetes 1.36 or later, where image volumes are always on. A pod whose container
 	// cannot be created so gets an init container instead: its node may be older, or its container runtime may have no image volumes. So do pods
-	// that are new within the next hour.
+	// of its namespace that are new within the next hour.
 	AutomaticDelivery AgentDelivery = "auto"
 )
 
 const (
-	// refusalTime is for how long new pods get an init container after an image volume was refused.
+	// refusalTime is for how long new pods of a namespace get an init container after an image volume was refused there.
 	refusalTime = time.Hour
 	// versionInterval is how often the API server is asked for its version, which an upgrade changes.
 	versionInterval = time.Hour
@@ -45,17 +46,19 @@ var imageVolumesAlways = version.MustParseGeneric("1.36")
 type imageVolumes struct {
 	discovery discovery.ServerVersionInterface
 
-	mu        sync.Mutex
-	refusedAt time.Time
+	mu sync.Mutex
+	// refusedAt has, for each namespace, when a pod could not be started so within the last hour. A tenant can make that happen, and delays only
+	// pods of its own.
+	refusedAt map[string]time.Time
 	askedAt   time.Time
 	supported bool
 }
 
-// usable reports whether a new pod should get an image volume.
-func (v *imageVolumes) usable(now time.Time) (bool, error) {
+// usable reports whether a new pod of the namespace should get an image volume.
+func (v *imageVolumes) usable(namespace string, now time.Time) (bool, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.refusedAt.IsZero() && now.Sub(v.refusedAt) < refusalTime {
+	if at, refused := v.refusedAt[namespace]; refused && now.Sub(at) < refusalTime {
 		return false, nil
 	}
 	if v.askedAt.IsZero() || now.Sub(v.askedAt) >= versionInterval {
@@ -69,11 +72,15 @@ func (v *imageVolumes) usable(now time.Time) (bool, error) {
 	return v.supported, nil
 }
 
-// refused records that a pod could not be started with an image volume.
-func (v *imageVolumes) refused(now time.Time) {
+// refused records that a pod of the namespace could not be started with an image volume.
+func (v *imageVolumes) refused(namespace string, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.refusedAt = now
+	maps.DeleteFunc(v.refusedAt, func(_ string, at time.Time) bool { return now.Sub(at) >= refusalTime })
+	if v.refusedAt == nil {
+		v.refusedAt = map[string]time.Time{}
+	}
+	v.refusedAt[namespace] = now
 }
 
 // buildObjects returns the objects of the Workspace with the agent delivered as the settings say. If nobody has decided, what the Workspace has
@@ -104,7 +111,7 @@ func (r *Runtime) buildObjects(
 	failed := pod != nil && revisionsOf(pod.Annotations).agent == byVolume.AgentRevision && refusesToStart(pod)
 	if t.delivery == ByImageVolume && (failed || t.volumeRefused) {
 		t.delivery = ByInitContainer
-		r.volumes.refused(time.Now())
+		r.volumes.refused(workspace.Namespace, time.Now())
 		r.options.Log.Info("the pod cannot be started with an image volume, so it gets an init container",
 			"workspace", keyOf(workspace).String())
 	}
@@ -124,7 +131,7 @@ func (r *Runtime) deliveryOf(ctx context.Context, workspace *autov1alpha1.Worksp
 	case byInitContainer.AgentRevision:
 		return ByInitContainer, nil
 	}
-	usable, err := r.volumes.usable(time.Now())
+	usable, err := r.volumes.usable(workspace.Namespace, time.Now())
 	switch {
 	case err != nil:
 		return "", err

@@ -36,20 +36,21 @@ func TestImageVolumesAreUsableWhereTheyAreAlwaysOn(t *testing.T) {
 		g := NewWithT(t)
 		asked := &server{version: gitVersion}
 		volumes := &imageVolumes{discovery: asked}
-		g.Expect(volumes.usable(noon)).To(Equal(usable), gitVersion)
-		g.Expect(volumes.usable(noon.Add(time.Minute))).To(Equal(usable), gitVersion)
+		g.Expect(volumes.usable("team", noon)).To(Equal(usable), gitVersion)
+		g.Expect(volumes.usable("team", noon.Add(time.Minute))).To(Equal(usable), gitVersion)
 		g.Expect(asked.asked).To(Equal(1))
 	}
 	g := NewWithT(t)
 	asked := &server{}
 	volumes := &imageVolumes{discovery: asked}
-	_, err := volumes.usable(noon)
+	_, err := volumes.usable("team", noon)
 	g.Expect(err).To(HaveOccurred())
 	asked.version = "v1.36.0"
-	g.Expect(volumes.usable(noon)).To(BeTrue(), "it is asked again")
-	volumes.refused(noon)
-	g.Expect(volumes.usable(noon.Add(refusalTime - time.Second))).To(BeFalse())
-	g.Expect(volumes.usable(noon.Add(refusalTime))).To(BeTrue())
+	g.Expect(volumes.usable("team", noon)).To(BeTrue(), "it is asked again")
+	volumes.refused("team", noon)
+	g.Expect(volumes.usable("team", noon.Add(refusalTime-time.Second))).To(BeFalse())
+	g.Expect(volumes.usable("other", noon)).To(BeTrue(), "a tenant delays only pods of its own")
+	g.Expect(volumes.usable("team", noon.Add(refusalTime))).To(BeTrue())
 }
 
 // copies and mounts match pods whose agent comes from an init container, and from an image volume.
@@ -107,7 +108,7 @@ func TestHowTheAgentGetsIntoAPodIsDecidedOnce(t *testing.T) {
 	workspace := s.create("once", autov1alpha1.WorkspaceSpec{})
 	first := s.pod(workspace)
 	s.Expect(first).To(mounts())
-	s.runtime.volumes.refused(time.Now()) // another Workspace had a problem with it
+	s.runtime.volumes.refused(s.namespace, time.Now()) // another Workspace had a problem with it
 	set := &appsv1.StatefulSet{}
 	s.Expect(s.client.Get(t.Context(), ctrlclient.ObjectKey{Namespace: s.namespace, Name: "once-workspace"}, set)).To(Succeed())
 	s.Expect(s.client.Delete(t.Context(), set)).To(Succeed())

@@ -24,9 +24,11 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/plans"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/shard"
+	"github.com/stack-controller/stack-controller/internal/waves"
 )
 
 // maxOfRollout is how many Approvals of a StackRollout are kept.
@@ -163,7 +165,16 @@ func (r *Reconciler) recordVerdict(ctx context.Context, o *observation, v verdic
 	return nil
 }
 
-// prune deletes the oldest Approvals of a StackRollout that are more than maxOfRollout.
+// rejectionOf returns the index of the first Approval that rejects the target of the StackRollout; -1 when there is none.
+func rejectionOf(rollout *autov1alpha1.StackRollout, approvals []autov1alpha1.Approval) int {
+	return slices.IndexFunc(approvals, func(approval autov1alpha1.Approval) bool {
+		return approval.Spec.Decision == autov1alpha1.ApprovalReject && plans.Counts(&approval) && rollout.Status.Target != nil &&
+			waves.Same(rollout.Status.Target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: approval.Spec.Revision})
+	})
+}
+
+// prune deletes the oldest Approvals of a StackRollout that are more than maxOfRollout. The rejection of the target stays: it cannot be taken
+// back, also not by many later Approvals.
 func (r *Reconciler) prune(ctx context.Context, rollout *autov1alpha1.StackRollout) error {
 	list := &autov1alpha1.ApprovalList{}
 	err := r.List(ctx, list, client.InNamespace(rollout.Namespace), client.MatchingFields{informercache.ApprovalsByRollout: rollout.Name}, client.UnsafeDisableDeepCopy)
@@ -173,8 +184,12 @@ func (r *Reconciler) prune(ctx context.Context, rollout *autov1alpha1.StackRollo
 	slices.SortFunc(list.Items, func(a, b autov1alpha1.Approval) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
+	kept := rejectionOf(rollout, list.Items)
 	for i := range list.Items[:max(0, len(list.Items)-maxOfRollout)] {
 		old := &list.Items[i]
+		if i == kept {
+			continue
+		}
 		if err := client.IgnoreNotFound(r.Delete(ctx, old, client.Preconditions{UID: &old.UID})); err != nil {
 			return fmt.Errorf("delete an old approval: %w", err)
 		}

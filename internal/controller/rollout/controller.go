@@ -80,7 +80,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err != nil {
 		return fmt.Errorf("index the stackrollouts by their sources: %w", err)
 	}
-	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{})
+	// A label may move it to another shard.
+	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicates.ReconcileRequestedPredicate{})
 	build := ctrl.NewControllerManagedBy(mgr).
 		Named("stackrollout").
 		For(&autov1alpha1.StackRollout{}, builder.WithPredicates(changed)).

@@ -373,6 +373,9 @@ func (w *walk) describe(open openWave) {
 		}
 	default:
 		w.reason, w.message = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
+		if entry := w.status.Waves[open.index]; entry.Running == 0 && entry.Waiting > 0 {
+			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks depend on Stacks that do not have %s", w.status.Wave, entry.Waiting, revision)
+		}
 	}
 }
 

@@ -247,6 +247,17 @@ func TestDecisions(t *testing.T) {
 			f.decide()
 		}
 	})
+	t.Run("dependency-that-fails", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].MaxFailures = number(1)
+		f.stacks[0].Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "s1"}}
+		f.offers("b")
+		fail(f.stacks[1], "b")
+		succeed(f.stacks[2], "b")
+		f.decide()
+		f.Expect(f.turns()).To(BeEmpty())
+		f.Expect(f.last.message).To(HavePrefix("wave canary waits: 1 of its Stacks depend on Stacks that do not have main@sha1:"))
+	})
 	t.Run("dependency-in-a-later-wave", func(t *testing.T) {
 		// Two kinds of order that contradict each other (atlantis 5791).
 		f := newFleet(t)

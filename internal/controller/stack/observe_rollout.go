@@ -16,6 +16,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/internal/waves"
@@ -38,15 +39,12 @@ type held struct {
 // yet. All that is decided afterwards is then decided for the revision that the Stack has: edits, retries and corrections of drift go on. An
 // offer with the content that the Stack has needs no turn.
 func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
-	key, named := waves.RolloutOf(o.stack)
-	if !named || o.artifact == nil {
+	if o.stack.Spec.RolloutRef == nil || o.artifact == nil {
 		return nil
 	}
-	rollout := &autov1alpha1.StackRollout{}
-	if err := r.Get(ctx, key, rollout); apierrors.IsNotFound(err) {
-		rollout = nil
-	} else if err != nil {
-		return fmt.Errorf("read the StackRollout %s: %w", key, err)
+	rollout, err := r.rolloutOf(ctx, o.stack)
+	if err != nil {
+		return err
 	}
 	offer := o.artifact
 	verdict := waves.Release(o.stack, rollout, autov1alpha1.RolloutRevision{Revision: offer.Revision, Digest: offer.Digest}, offer.Commit())
@@ -65,7 +63,6 @@ func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
 	if first && rollout != nil && rollout.Status.Stable != nil {
 		commit, revision = rollout.Status.Stable.Digest, rollout.Status.Stable.Revision
 	}
-	var err error
 	if o.artifact, err = r.Sources.Earlier(o.stack.Namespace, offer, commit, revision); err != nil {
 		return err
 	}
@@ -73,6 +70,25 @@ func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
 		return &source.Problem{Reason: verdict.Reason, Message: verdict.Message, Watched: true}
 	}
 	return nil
+}
+
+// rolloutOf returns the StackRollout that the Stack names; nil when there is none, and when it is not for this controller. The caller must not
+// change it. A StackRollout of another shard does not see the Stack, so what it says about all of its Stacks does not hold for this one.
+func (r *Reconciler) rolloutOf(ctx context.Context, stack *pulumiv1.Stack) (*autov1alpha1.StackRollout, error) {
+	key, _ := waves.RolloutOf(stack)
+	rollout := &autov1alpha1.StackRollout{}
+	err := r.Get(ctx, key, rollout, client.UnsafeDisableDeepCopy)
+	large, isLarge := errors.AsType[*informercache.TooLargeError](err)
+	switch {
+	case isLarge:
+		return nil, large
+	case err == nil && r.Shard.Has(rollout):
+		return rollout, nil
+	case err == nil, apierrors.IsNotFound(err), key.Namespace != stack.Namespace:
+		// A controller that watches one namespace reads no StackRollout of another one.
+		return nil, nil
+	}
+	return nil, fmt.Errorf("read the StackRollout %s: %w", key, err)
 }
 
 // hasContentOf reports whether the files that the Stack consists of are the same in the artifact as in the one that it ran last. As long as
@@ -92,8 +108,7 @@ func (r *Reconciler) hasContentOf(o *observation, offer *source.Artifact) (bool,
 	return err == nil && found != nil && found.Digest == last.ContentDigest, nil
 }
 
-// locateKept finds the revision that a Stack has, which its source no longer offers. What the store has no longer is fetched again if the source is a
-// git server.
+// locateKept finds the revision that a Stack has, which its source may no longer offer.
 func (r *Reconciler) locateKept(ctx context.Context, o *observation) error {
 	kept := *o.artifact
 	if r.Artifacts.Stored(kept.Reference) != "" {
@@ -119,17 +134,15 @@ func (r *Reconciler) requestArtifact(reference artifact.Reference, waiter types.
 
 // mayHave reports whether the Stack may have the artifact that its source offers by now.
 func (r *Reconciler) mayHave(ctx context.Context, stack *pulumiv1.Stack, offer *source.Artifact) bool {
-	key, named := waves.RolloutOf(stack)
-	if !named {
+	if stack.Spec.RolloutRef == nil {
 		return true
 	}
-	rollout := &autov1alpha1.StackRollout{}
-	err := r.Get(ctx, key, rollout)
+	rollout, err := r.rolloutOf(ctx, stack)
 	return err == nil && waves.Release(stack, rollout, autov1alpha1.RolloutRevision{Revision: offer.Revision, Digest: offer.Digest}, offer.Commit()).Released
 }
 
-// showHeld sets or removes the condition Held, and returns when to do so; zero for not at all. The condition appears late, because most Stacks get their turn before, and
-// at another time for each Stack.
+// showHeld sets or removes the condition Held, and returns when to do so; zero for not at all. The condition appears late, because most Stacks
+// get their turn before, and at another time for each Stack.
 func showHeld(o *observation) time.Duration {
 	if o.held == nil {
 		conditions.Delete(o.stack, pulumiv1.HeldCondition)

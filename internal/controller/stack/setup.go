@@ -266,7 +266,8 @@ func (r *Reconciler) wakeRollout(ctx context.Context, rollout client.Object, que
 // rolloutChanged wakes the Stacks that got a turn, and all when something changed that may concern each of them.
 func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, queue requestQueue) {
 	before, after := e.ObjectOld.(*autov1alpha1.StackRollout), e.ObjectNew.(*autov1alpha1.StackRollout)
-	if !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) || !equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces) {
+	if !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) ||
+		!equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces) || r.Shard.Has(before) != r.Shard.Has(after) {
 		r.wakeRollout(ctx, after, queue)
 		return
 	}

@@ -89,7 +89,7 @@ var meanings = map[string]string{
 	"cannot list the directories of workspaces":                                                           "Process runtime: look at the volume of the controller.",
 	"cannot remove a workspace that is gone":                                                              "Process runtime: the directory of a deleted Workspace is left. It is removed when the controller starts again.",
 	"cannot remove a workspace":                                                                           "Process runtime: the directory of a deleted Workspace is left. It is tried again.",
-	"the pod cannot be started with an image volume, so it gets an init container":                        "A node or a policy of the cluster does not admit the image of the agent as a volume; new pods get the init container for an hour.",
+	"the pod cannot be started with an image volume, so it gets an init container":                        "A node or a policy of the cluster does not admit the image of the agent as a volume; new pods of its namespace get the init container for an hour.",
 	"removing a workspace that is gone":                                                                   "Process runtime: the Workspace was deleted while no controller ran.",
 	"cannot end an agent, leaving it alone":                                                               "Process runtime: the controller stops before an agent did. The next controller finds it.",
 	"an operation goes on without the controller":                                                         "Process runtime: the controller stops, and the operation continues. The next controller finds it.",

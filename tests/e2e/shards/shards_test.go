@@ -139,6 +139,7 @@ func TestShards(t *testing.T) {
 	f.awaitDeployed(first, f.names...)
 	f.expectUpdates(1, f.names...)
 
+	t.Run("StackRolloutOfAnotherShardReleasesNothing", func(t *testing.T) { f.on(t).rollOut() })
 	t.Run("StacksOfAControllerThatIsGoneWaitAndTheOthersGoOn", func(t *testing.T) { f.on(t).loseOne() })
 	t.Run("StackThatMovesWhileItsUpdateRunsIsUpdatedOnce", func(t *testing.T) { f.on(t).moveBusy() })
 	t.Run("UpdateWithoutTheLabelsOfItsWorkspaceWaitsForThem", func(t *testing.T) { f.on(t).updateByHand() })
@@ -150,6 +151,31 @@ func TestShards(t *testing.T) {
 func (f *fleet) on(t *testing.T) *fleet {
 	t.Helper()
 	return &fleet{Fixture: systemtest.New(t, system, f.Name, f.Patience), names: f.names}
+}
+
+// rollOut expects that a Stack gets nothing from a StackRollout of another shard. That one sees no Stack, and is complete at once.
+func (f *fleet) rollOut() {
+	rollout := &autov1alpha1.StackRollout{ObjectMeta: f.Meta("waves"), Spec: autov1alpha1.StackRolloutSpec{
+		SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.ExternalArtifactKind, Name: f.Name}, Waves: []autov1alpha1.RolloutWave{{Name: "all"}},
+	}}
+	rollout.Labels = map[string]string{shardKey: "one"}
+	f.Create(rollout)
+	f.Eventually(func() bool {
+		f.Get(rollout.Name, rollout)
+		return conditions.IsTrue(rollout, autov1alpha1.RolloutComplete)
+	}).Should(BeTrue())
+	stack := system.NewStack(f.Name, "main-waves", sourcev1.ExternalArtifactKind)
+	stack.Spec.Stack, stack.Spec.FluxSource.SourceRef.Name = stack.Name, f.Name
+	stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: rollout.Name}
+	f.Create(stack)
+	f.AwaitStack(stack.Name, statuscheck.NotReady(pulumiv1.RolloutNotFoundReason))
+	f.expectUpdates(0, stack.Name)
+
+	// When both belong to one shard, it is a Stack like any other.
+	f.move(stack.Name, "one")
+	f.AwaitStack(stack.Name, func(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) })
+	f.Succeed(system.Client.Delete(f.Context(), stack))
+	f.AwaitAbsent(stack.Name, &pulumiv1.Stack{})
 }
 
 func (f *fleet) loseOne() {
