@@ -258,18 +258,22 @@ func podMilestones(name string) []milestone {
 			return ok && pod.Name == name && reached(pod)
 		}
 	}
-	condition := func(kind corev1.PodConditionType) func(any) bool {
+	condition := func(kinds ...corev1.PodConditionType) func(any) bool {
 		return pod(func(pod *corev1.Pod) bool {
-			return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-				return c.Type == kind && c.Status == corev1.ConditionTrue
-			})
+			for _, kind := range kinds {
+				if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue }) {
+					return false
+				}
+			}
+			return true
 		})
 	}
 	return []milestone{
 		{"pod created", pod(func(*corev1.Pod) bool { return true })},
 		{"pod scheduled", condition(corev1.PodScheduled)},
 		{"sandbox ready", condition(corev1.PodReadyToStartContainers)},
-		{initialized, condition(corev1.PodInitialized)},
+		// A pod without init containers counts as initialized from the beginning.
+		{initialized, condition(corev1.PodReadyToStartContainers, corev1.PodInitialized)},
 		{containerRuns, pod(func(pod *corev1.Pod) bool {
 			statuses := pod.Status.ContainerStatuses
 			return len(statuses) > 0 && statuses[0].State.Running != nil
