@@ -51,8 +51,9 @@ func count(value reflect.Value, left *int) {
 		case instant:
 			return
 		}
-		for _, field := range value.Fields() {
-			count(field, left)
+		// value.Fields() also looks up the name and the tag of each field, which takes three times as long as all the rest.
+		for i := range value.NumField() {
+			count(value.Field(i), left)
 		}
 	case reflect.Slice:
 		*left -= value.Len() * int(value.Type().Elem().Size())
