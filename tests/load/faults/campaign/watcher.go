@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -134,16 +135,18 @@ type approver struct {
 	// plans: a plan that is made again with the same digest keeps its approval.
 	approved map[types.NamespacedName]map[string]bool
 	carried  map[string]bool
-	// saved has the digest of the inputs and changes of each plan, and unchanged has the plans that change nothing.
+	// saved has the digest of the inputs and changes of each plan, unchanged has the plans that change nothing, and changes has the digests of
+	// the changes of each plan.
 	saved     map[types.NamespacedName]string
 	unchanged map[types.NamespacedName]bool
+	changes   map[types.NamespacedName][]string
 	judged    int // number of statuses of Updates that carried out a plan
 }
 
 func newApprover() *approver {
 	return &approver{
 		gated: map[string]bool{}, approved: map[types.NamespacedName]map[string]bool{}, carried: map[string]bool{},
-		saved: map[types.NamespacedName]string{}, unchanged: map[types.NamespacedName]bool{},
+		saved: map[types.NamespacedName]string{}, unchanged: map[types.NamespacedName]bool{}, changes: map[types.NamespacedName][]string{},
 	}
 }
 
@@ -204,6 +207,10 @@ func (g *approver) checkApproved(update *autov1alpha1.Update) error {
 	key := types.NamespacedName{Namespace: update.Namespace, Name: update.Name}
 	if plan := update.Status.Plan; update.SavesPlan() && plan != nil {
 		g.saved[key], g.unchanged[key] = plan.ChangesDigest, len(update.Status.Changes) == 0 && update.Status.OmittedChanges == 0
+		g.changes[key] = nil
+		for i := range update.Status.Changes {
+			g.changes[key] = append(g.changes[key], update.Status.Changes[i].Digest)
+		}
 	}
 	changesNothing := update.Spec.Type == autov1alpha1.UpdateTypePreview || update.Spec.PreviewOnly != nil && *update.Spec.PreviewOnly
 	if changesNothing || !update.HasStarted() {
@@ -215,10 +222,22 @@ func (g *approver) checkApproved(update *autov1alpha1.Update) error {
 	}
 	g.judged++
 	from := types.NamespacedName{Namespace: update.Namespace, Name: plan.Name}
-	if !g.approved[from][plan.Digest] && !g.carried[g.saved[from]] && !g.unchanged[from] {
+	if !g.approved[from][plan.Digest] && !g.carried[g.saved[from]] && !g.unchanged[from] && !g.isRest(from) {
 		return fmt.Errorf("update %s started with plan %s (%s), which nobody approved", key, plan.Name, plan.Digest)
 	}
 	return nil
+}
+
+// isRest reports whether the plan is what is left of an approved one, which was begun and failed.
+func (g *approver) isRest(plan types.NamespacedName) bool {
+	for key, changes := range g.changes {
+		isApproved := len(g.approved[key]) > 0 || g.carried[g.saved[key]]
+		isOther := func(digest string) bool { return digest == "" || !slices.Contains(changes, digest) }
+		if key.Namespace == plan.Namespace && isApproved && len(g.changes[plan]) > 0 && !slices.ContainsFunc(g.changes[plan], isOther) {
+			return true
+		}
+	}
+	return false
 }
 
 // planned returns how many statuses of Updates that carried out a plan were judged.
