@@ -72,7 +72,9 @@ func (p *fixture) awaitRollout(reason, revision string) *autov1alpha1.StackRollo
 // order returns the names of the Stacks in the order in which their updates to the revision began.
 func (p *fixture) order(revision string) (names []string) {
 	p.Helper()
-	updates := slices.DeleteFunc(p.Updates(), func(update autov1alpha1.Update) bool { return update.Spec.Source.Revision != revision })
+	updates := slices.DeleteFunc(p.Updates(), func(update autov1alpha1.Update) bool {
+		return update.Spec.Source.Revision != revision || update.Status.StartTime == nil
+	})
 	slices.SortFunc(updates, func(a, b autov1alpha1.Update) int { return a.Status.StartTime.Compare(b.Status.StartTime.Time) })
 	for i := range updates {
 		names = append(names, updates[i].Spec.WorkspaceName)
@@ -170,6 +172,28 @@ func TestHeldStackIsEditedWithTheRevisionThatItHas(t *testing.T) {
 	p.AwaitStack("canary", systemtest.Showing(`"two small"`))
 	p.AwaitStack("east", systemtest.Showing(`"two large"`))
 	p.Expect(p.awaitRollout(autov1alpha1.RolloutCompleteReason, second.Revision).Status.Done).To(Equal("2/2"))
+}
+
+// The update of a Stack ends after its turn: what it has is what it ran, and not what it had when the update began.
+func TestStackWhoseRevisionIsSupersededWhileItRunsDoesNotGoBack(t *testing.T) {
+	p := begin(t, "waves-superseded")
+	rollout, stacks := p.fleet("canary", "east")
+	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)}, rollout, stacks[0], stacks[1])
+	first := p.publish(p.returning(1))
+	p.awaitRollout(autov1alpha1.RolloutCompleteReason, first.Revision)
+	releaseEast := p.holdStack("east")
+	second := p.publish(p.returning(2))
+	p.Eventually(func() []string { return p.order(second.Revision) }).Should(Equal([]string{"canary", "east"}))
+	releaseCanary := p.holdStack("canary")
+	third := p.publish(p.returning(3))
+	p.awaitRollout(autov1alpha1.RolloutProgressingReason, third.Revision)
+	releaseEast()
+	p.AwaitStack("east", ready(second.Digest))
+	p.Expect(p.order(first.Revision)).To(ConsistOf("canary", "east"))
+	releaseCanary()
+	p.AwaitStack("east", ready(third.Digest))
+	p.Expect(p.order(first.Revision)).To(ConsistOf("canary", "east"), "one update each")
+	p.Expect(p.order(second.Revision)).To(ConsistOf("canary", "east"))
 }
 
 // A new controller without a volume begins with an empty store, and source-controller keeps only the newest artifact.

@@ -263,7 +263,7 @@ func (r *Reconciler) actAlsoOnDrift(ctx context.Context, o *observation, d decis
 	result, err := r.act(ctx, o, d)
 	if err == nil {
 		r.actOnDrift(ctx, o, drift, &result)
-		result.after = soonest(result.after, showHeld(o))
+		result.after = soonest(result.after, showHeld(o, d))
 	}
 	if o.otherShard != nil {
 		// Changes of the Update wake only the other controller.
@@ -308,7 +308,12 @@ func (r *Reconciler) record(ctx context.Context, o *observation) (ended *endedUp
 	followGeneration(o.stack)
 	ended.result = o.stack.Status.LastUpdate
 	o.update, o.now = nil, time.Now()
-	return ended, nil
+	if o.held != nil {
+		// What a held Stack has is what it ran last.
+		o.held, o.sourceProblem = nil, nil
+		err = r.observeSource(ctx, o)
+	}
+	return ended, err
 }
 
 // onlyStarted reports whether the reconcile changed nothing but that an update is in progress, or that its operation began. The Update
