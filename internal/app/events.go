@@ -28,7 +28,7 @@ var actions = map[pulumiv1.Action][]string{
 		pulumiv1.DependencyCycleReason, pulumiv1.DependentsExistReason,
 	},
 	pulumiv1.RolloutAction: {
-		pulumiv1.RolloutNotFoundReason, pulumiv1.WaveNotOpenReason, pulumiv1.RevisionNotKeptReason,
+		pulumiv1.RolloutNotFoundReason, pulumiv1.WaveNotOpenReason, pulumiv1.RevisionNotKeptReason, pulumiv1.WindowClosedReason,
 	},
 	pulumiv1.PrepareWorkspaceAction: {
 		pulumiv1.WorkspaceNotReadyReason, pulumiv1.WorkspaceFailedReason, pulumiv1.WorkspaceInUseReason, pulumiv1.PulumiVersionTooLowReason,

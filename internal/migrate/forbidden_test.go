@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -31,6 +33,9 @@ var forbidding = map[string]struct {
 	"spec.requireVerified": {spec: func(s *pulumiv1.Stack) { kinds[1].set(&s.Spec); s.Spec.RequireVerified = true }},
 	"spec.dependsOn":       {spec: func(s *pulumiv1.Stack) { s.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "network"}} }},
 	"spec.rolloutRef":      {spec: func(s *pulumiv1.Stack) { s.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: "all"} }},
+	"spec.windows": {spec: func(s *pulumiv1.Stack) {
+		s.Spec.Windows = []autov1alpha1.Window{{Policy: autov1alpha1.WindowDeny, Cron: "0 0 1 1 *", Window: &metav1.Duration{Duration: time.Hour}}}
+	}},
 	"spec.inputs": {spec: func(s *pulumiv1.Stack) {
 		s.Spec.Inputs = []autov1alpha1.Input{{Key: "vpc", Secret: &autov1alpha1.KeyReference{Name: "network", Key: "vpc"}}}
 	}},

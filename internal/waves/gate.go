@@ -37,7 +37,7 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 	case last != nil && commit != "" && last.LastAttemptedCommit == commit:
 		return Verdict{Released: true}
 	}
-	if named := stack.Annotations[pulumiv1.ReleaseRevisionAnnotation]; named != "" && Same(autov1alpha1.RolloutRevision{Revision: named}, offer) {
+	if IsReleasedByHand(stack, offer) {
 		return Verdict{Released: true}
 	}
 	if rollout == nil || !Admits(rollout, stack.Namespace) {
@@ -48,10 +48,16 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 	if status.Stable != nil && Same(*status.Stable, offer) {
 		return Verdict{Released: true}
 	}
-	if status.Target != nil && Same(status.Target.RolloutRevision, offer) && HasTurn(status, stack.Namespace, stack.Name) {
+	if status.Target != nil && Same(status.Target.RolloutRevision, offer) && !status.Paused && HasTurn(status, stack.Namespace, stack.Name) {
 		return Verdict{Released: true}
 	}
 	return Verdict{Reason: pulumiv1.WaveNotOpenReason, Message: fmt.Sprintf("a new revision waits for its turn in StackRollout %s", name)}
+}
+
+// IsReleasedByHand reports whether an annotation of the Stack lets it have the revision, whatever waves and windows say.
+func IsReleasedByHand(stack *pulumiv1.Stack, offer autov1alpha1.RolloutRevision) bool {
+	named := stack.Annotations[pulumiv1.ReleaseRevisionAnnotation]
+	return named != "" && Same(autov1alpha1.RolloutRevision{Revision: named}, offer)
 }
 
 // RolloutOf returns the StackRollout that the Stack names, if it names one.

@@ -68,6 +68,9 @@ func TestRelease(t *testing.T) {
 		"namespace not admitted":   {func(f *facts) { f.rollout.Spec.AllowedNamespaces = nil }, false, pulumiv1.RolloutNotFoundReason},
 		"reached everyone":         {func(f *facts) { f.rollout.Status.Stable = &revisionB }, true, ""},
 		"has a turn":               {func(f *facts) { f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}} }, true, ""},
+		"has a turn that is paused": {func(f *facts) {
+			f.rollout.Status.Turns, f.rollout.Status.Paused = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}, true
+		}, false, pulumiv1.WaveNotOpenReason},
 		"released by name": {func(f *facts) {
 			f.rollout, f.stack.Annotations = nil, map[string]string{pulumiv1.ReleaseRevisionAnnotation: "sha1:" + commitB}
 		}, true, ""},

@@ -73,6 +73,9 @@ type Member struct {
 	Message string
 	// Has is what the status of the Stack records as the commit that it ran last: a digest, with the sources that a StackRollout can have.
 	Has string
+	// Windows are those of the Stack itself, which are shared with the cache, and Generation is the one of the Stack.
+	Windows    []autov1alpha1.Window
+	Generation int64
 	// DependsOn are the Stacks that it depends on.
 	DependsOn []types.NamespacedName
 }
@@ -85,6 +88,7 @@ func Observe(stack *pulumiv1.Stack, status *autov1alpha1.StackRolloutStatus) *Me
 	m := &Member{
 		NamespacedName: types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}, UID: stack.UID, Labels: stack.Labels,
 		State: Waiting, Stalled: conditions.IsStalled(stack), DependsOn: dependenciesOf(stack),
+		Windows: stack.Spec.Windows, Generation: stack.Generation,
 	}
 	if last := stack.Status.LastUpdate; last != nil {
 		m.Has = last.LastAttemptedCommit

@@ -154,6 +154,12 @@ type StackRolloutSpec struct {
 	// +optional
 	MaxFailures *intstr.IntOrString `json:"maxFailures,omitempty"`
 
+	// Windows say when Stacks may get their turn. Updates that run go on. Without windows, they may always get it.
+	// +kubebuilder:validation:MaxItems=50
+	// +listType=atomic
+	// +optional
+	Windows []Window `json:"windows,omitempty"`
+
 	// Suspend lets no other Stack get the revision. Updates that run go on.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
@@ -317,6 +323,11 @@ type StackRolloutStatus struct {
 	// Done says how many Stacks of all waves have the target, for example "24/900".
 	// +optional
 	Done string `json:"done,omitempty"`
+
+	// Paused is true while no update to the target may begin, also of Stacks that have a turn: the StackRollout is suspended, the target was
+	// rejected, or spec.windows allow nothing.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
 
 	// Turns are the Stacks that may be updated to the target now: at most maxConcurrent.
 	// +listType=atomic

@@ -166,6 +166,8 @@ const (
 	RolloutSoakingReason = "Soaking"
 	// RolloutSuspendedReason (ready): `spec.suspend` is true: no other Stack gets the revision.
 	RolloutSuspendedReason = "Suspended"
+	// RolloutWindowClosedReason (ready): `spec.windows` allow no update now: no other Stack gets the revision. The message says when that changes.
+	RolloutWindowClosedReason = "WindowClosed"
 	// PromotionRequiredReason (ready): The next wave has `promotion: Manual`, and waits until somebody has approved the revision.
 	PromotionRequiredReason = "PromotionRequired"
 	// RevisionRejectedReason (Stalled): Somebody has rejected the revision, so no other Stack gets it. The message says who.

@@ -283,6 +283,13 @@ type StackSpec struct {
 	// +optional
 	RolloutRef *RolloutReference `json:"rolloutRef,omitempty"`
 
+	// Windows say when updates may begin that change something: an up, a destroy, a correction of drift. Previews, plans and checks for drift
+	// may begin at any time, and what runs goes on. Without windows, updates may always begin.
+	// +kubebuilder:validation:MaxItems=50
+	// +listType=atomic
+	// +optional
+	Windows []autov1alpha1.Window `json:"windows,omitempty"`
+
 	// WorkspaceTemplate customizes the Workspace of the Stack.
 	// +optional
 	WorkspaceTemplate *WorkspaceTemplate `json:"workspaceTemplate,omitempty"`

@@ -1400,6 +1400,13 @@ func (in *StackSpec) DeepCopyInto(out *StackSpec) {
 		*out = new(RolloutReference)
 		**out = **in
 	}
+	if in.Windows != nil {
+		in, out := &in.Windows, &out.Windows
+		*out = make([]v1alpha1.Window, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
 	if in.WorkspaceTemplate != nil {
 		in, out := &in.WorkspaceTemplate, &out.WorkspaceTemplate
 		*out = new(WorkspaceTemplate)

@@ -52,6 +52,8 @@ const (
 	RolloutNotFoundReason = "RolloutNotFound"
 	// WaveNotOpenReason (waiting): A new Stack waits for its turn in its StackRollout, which has no revision yet that reached all Stacks. A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.
 	WaveNotOpenReason = "WaveNotOpen"
+	// WindowClosedReason (Stalled): `spec.windows` allow no update now, and somebody has edited the Stack, has asked for an update, or deletes the Stack. The message says when that changes. If only the source, a Secret, drift or a resync asks for an update, the Stack stays Ready, and shows this reason in the condition `Held`.
+	WindowClosedReason = "WindowClosed"
 	// RevisionNotKeptReason (waiting): The Stack has to be updated for another reason than a new revision, such as an edit. The revision that it has is no longer kept, and the newer one waits for its turn.
 	RevisionNotKeptReason = "RevisionNotKept"
 	// SpecInvalidReason (Stalled): The spec is invalid. The message names the field. Examples are an invalid URL in `projectRepo`, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.

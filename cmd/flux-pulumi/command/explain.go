@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
 	"github.com/stack-controller/stack-controller/internal/report/reasons"
+	"github.com/stack-controller/stack-controller/internal/windows"
 )
 
 func (s *session) explain() *cobra.Command {
@@ -67,6 +68,7 @@ func (e *explainer) stack(ctx context.Context, stack *pulumiv1.Stack) print.Sect
 	}
 	section.Facts = append(section.Facts, revisions(stack, e.Now())...)
 	section.Facts = append(section.Facts, drift(stack)...)
+	section.Facts = append(section.Facts, opening(stack, e.Now())...)
 	section.Facts = append(section.Facts, e.dependencies(ctx, stack)...)
 	section.Facts = append(section.Facts, e.source(ctx, stack)...)
 	return section
@@ -108,6 +110,24 @@ func revisions(stack *pulumiv1.Stack, now time.Time) []print.Fact {
 		})
 	}
 	return facts
+}
+
+// opening returns whether the windows of the Stack allow changes now.
+func opening(stack *pulumiv1.Stack, now time.Time) []print.Fact {
+	if len(stack.Spec.Windows) == 0 {
+		return nil
+	}
+	state, err := windows.At(stack.Spec.Windows, now)
+	cell := print.Cell{Text: "changes may begin", Style: print.Good}
+	switch {
+	case err != nil:
+		cell = print.Cell{Text: err.Error(), Style: print.Bad}
+	case !state.Open:
+		cell = print.Cell{Text: "no change may begin: " + state.Message, Style: print.Busy}
+	case !state.Next.IsZero():
+		cell.Text += ", at least until " + state.Next.UTC().Format(time.RFC3339)
+	}
+	return []print.Fact{{Label: "Windows", Text: cell}}
 }
 
 // drift returns what was changed outside of Pulumi.

@@ -119,6 +119,11 @@ func reached(stack *pulumiv1.Stack, request, lastUpdate string) (bool, error) {
 	if stack.Spec.Suspend {
 		return false, failed(exitNotReady, "Stack %q was suspended meanwhile", stack.Name)
 	}
+	if stalled := apimeta.FindStatusCondition(status.Conditions, meta.StalledCondition); stalled != nil && stalled.Reason == pulumiv1.WindowClosedReason &&
+		stalled.ObservedGeneration == stack.Generation && status.CurrentUpdate == nil {
+		// The request is not handled: what it asks for comes when a window opens.
+		return false, failed(exitNotReady, "Stack %q waits for a window (%s): %s", stack.Name, stalled.Reason, short(stalled.Message))
+	}
 	seen := status.ObservedGeneration == stack.Generation && status.LastHandledReconcileAt == request
 	if !seen || status.CurrentUpdate != nil || condition == nil {
 		return false, nil

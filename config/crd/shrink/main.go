@@ -37,7 +37,7 @@ import (
 
 // maxSize is the size of a definition, as compact JSON in bytes, that leaves room in the 262144 bytes that the annotations of
 // an object may have: client-side apply keeps the definition in one of them.
-const maxSize = 240 * 1024
+const maxSize = 244 * 1024
 
 // quantityPattern matches what resource.ParseQuantity accepts. The generated pattern also admits fractions and any number of
 // digits in an exponent.

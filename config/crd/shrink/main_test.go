@@ -173,7 +173,7 @@ func TestDefinitionThatIsTooLargeIsRefused(t *testing.T) {
 
 	_, err := shrinkDefinition([]byte(large))
 
-	g.Expect(err).To(MatchError(ContainSubstring("the limit is 245760")))
+	g.Expect(err).To(MatchError(ContainSubstring("the limit is 249856")))
 }
 
 func TestShippedDefinitionsAreShrunk(t *testing.T) {

@@ -61,6 +61,8 @@ type Reconciler struct {
 	Shard *shard.Shard
 	// written has, by the name of the StackRollout, when its status was written last.
 	written sync.Map
+	// hours has, by the name of the StackRollout, what the windows of its Stacks allow.
+	hours sync.Map
 }
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=stackrollouts,verbs=get;list;watch
@@ -150,6 +152,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.Get(ctx, request.NamespacedName, rollout); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.written.Delete(request.NamespacedName)
+			r.hours.Delete(request.NamespacedName)
 			r.Store.Keep(request.String(), nil)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)

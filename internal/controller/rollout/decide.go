@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/waves"
+	"github.com/stack-controller/stack-controller/internal/windows"
 )
 
 // Reasons of events that are not reasons of conditions.
@@ -48,6 +50,8 @@ type observation struct {
 	observeAgain func(*autov1alpha1.StackRolloutStatus) []*waves.Member
 	// approvals are the decisions about the StackRollout that count, also those about earlier revisions.
 	approvals []autov1alpha1.ApprovalSpec
+	// hours evaluates the windows of a Stack.
+	hours func(*waves.Member) windows.State
 	// refused are Stacks that name the StackRollout and are not admitted, or have another source: at most maxRefused.
 	refused []autov1alpha1.RolloutFailure
 }
@@ -102,6 +106,9 @@ type walk struct {
 	rejectedBy  string
 	promoted    []string
 	promotesAll bool
+	// window says whether the windows allow turns, and shut is how many Stacks of open waves wait for a window of their own.
+	window windows.State
+	shut   int
 }
 
 // decide gives turns to Stacks, wave by wave. It is given what the Stacks report, and decides everything else anew each time; what cannot be
@@ -117,13 +124,14 @@ func decide(o observation) decision {
 		w.waitForSource()
 		return w.decision
 	}
-	if err := w.assign(); err != nil {
+	if err := errors.Join(w.readWindows(), w.assign()); err != nil {
 		w.stall(pulumiv1.SpecInvalidReason, err.Error())
 		w.status.Turns = nil
 		return w.decision
 	}
-	w.endTurns()
 	w.readApprovals()
+	w.pause()
+	w.endTurns()
 	open := w.judgeWaves()
 	if w.problem != nil {
 		w.waitForSource()
@@ -234,10 +242,15 @@ func (w *walk) endTurns() {
 		case waves.Updated:
 			w.status.Waves[m.Wave].SoakingSince = new(w.time())
 		case waves.Waiting:
+			if w.initial.Paused && !w.status.Paused {
+				turn.Since = w.time() // it may not have begun
+			}
 			m.State, m.Since = waves.Running, turn.Since.Time
-			if limit := waves.TimeoutOf(&w.spec.Waves[m.Wave]); w.now.Sub(m.Since) >= limit {
+			switch limit := waves.TimeoutOf(&w.spec.Waves[m.Wave]); {
+			case w.status.Paused: // the time does not count
+			case w.now.Sub(m.Since) >= limit:
 				m.State, m.Message = waves.Failing, fmt.Sprintf("not updated within %s", limit)
-			} else {
+			default:
 				w.comeBackIn(limit - w.now.Sub(m.Since))
 			}
 			turn.Wave = w.spec.Waves[m.Wave].Name
@@ -263,6 +276,25 @@ func (w *walk) readApprovals() {
 	}
 }
 
+// readWindows evaluates the windows of the StackRollout.
+func (w *walk) readWindows() (err error) {
+	if w.window, err = windows.At(w.spec.Windows, w.now); err != nil {
+		return fmt.Errorf("spec.windows: %w", err)
+	}
+	if !w.window.Next.IsZero() {
+		w.comeBackIn(max(w.window.Next.Sub(w.now), time.Second))
+	}
+	return nil
+}
+
+// pause decides whether updates to the target may begin.
+func (w *walk) pause() {
+	if w.promotesAll {
+		w.window = windows.State{Open: true}
+	}
+	w.status.Paused = w.rejectedBy != "" || w.spec.Suspend || !w.window.Open
+}
+
 // needsPromotion reports whether the wave has to be promoted first.
 func (w *walk) needsPromotion(wave int) bool {
 	entry := &w.spec.Waves[wave]
@@ -276,7 +308,7 @@ func (w *walk) giveTurns(open openWave) {
 		w.stall(autov1alpha1.DependencyInLaterWaveReason, pair)
 		return
 	}
-	if open.halted != "" || w.rejectedBy != "" || w.spec.Suspend || open.index == len(w.byWave) || open.soaks || open.awaits {
+	if open.halted != "" || w.status.Paused || open.index == len(w.byWave) || open.soaks || open.awaits {
 		return
 	}
 	active, length := 0, 0
@@ -294,7 +326,7 @@ func (w *walk) giveTurns(open openWave) {
 			if active >= most || length >= turnsLength {
 				break
 			}
-			if m.State != waves.Waiting || m.Behind || w.waitsForMember(m) {
+			if m.State != waves.Waiting || m.Behind || w.waitsForMember(m) || w.waitsForWindow(m) {
 				continue
 			}
 			m.State, m.Since = waves.Running, w.now
@@ -314,6 +346,21 @@ func (w *walk) waitsForMember(m *waves.Member) bool {
 		other := w.byName[key]
 		return other != nil && other != m && !other.State.IsDone() && other.State != waves.LeftOut
 	})
+}
+
+// waitsForWindow reports whether the windows of the Stack itself allow no update. It gets no turn, so that it takes no place.
+func (w *walk) waitsForWindow(m *waves.Member) bool {
+	if len(m.Windows) == 0 {
+		return false
+	}
+	state := w.hours(m)
+	if !state.Next.IsZero() {
+		w.comeBackIn(max(state.Next.Sub(w.now), time.Second))
+	}
+	if !state.Open {
+		w.shut++
+	}
+	return !state.Open
 }
 
 // laterDependency describes a Stack that waits for another one in a later wave, which therefore waits for it; empty when there is none.
@@ -371,9 +418,19 @@ func (w *walk) describe(open openWave) {
 			w.announce(autov1alpha1.PromotionRequiredReason, fmt.Sprintf("%s: flux-pulumi rollout promote %s -n %s --wave %s --revision %s",
 				w.message, w.rollout.Name, w.rollout.Namespace, w.status.Wave, revision))
 		}
+	case !w.window.Open:
+		w.reason, w.wake = autov1alpha1.RolloutWindowClosedReason, byTime
+		w.message = fmt.Sprintf("wave %s waits: %s", w.status.Wave, w.window.Message)
+		if w.window.Next.IsZero() {
+			w.wake = byEdit
+		}
 	default:
 		w.reason, w.message = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
-		if entry := w.status.Waves[open.index]; entry.Running == 0 && entry.Waiting > 0 {
+		switch entry := w.status.Waves[open.index]; {
+		case entry.Running > 0 || entry.Waiting == 0:
+		case w.shut > 0:
+			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks wait for their own windows", w.status.Wave, w.shut)
+		default:
 			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks depend on Stacks that do not have %s", w.status.Wave, entry.Waiting, revision)
 		}
 	}

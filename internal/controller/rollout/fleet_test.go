@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/waves"
+	"github.com/stack-controller/stack-controller/internal/windows"
 )
 
 var noon = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
@@ -45,6 +46,17 @@ type fleet struct {
 	now       time.Time
 	events    []string
 	last      decision
+	// reconciler remembers the windows of Stacks.
+	reconciler Reconciler
+}
+
+func (f *fleet) hours(m *waves.Member) windows.State {
+	return f.reconciler.hoursOf(types.NamespacedName{Name: f.rollout.Name}, len(f.stacks), f.now)(m)
+}
+
+// between returns a window from some time after noon until another.
+func between(policy autov1alpha1.WindowPolicy, from, until time.Duration) autov1alpha1.Window {
+	return autov1alpha1.Window{Policy: policy, From: new(metav1.NewTime(noon.Add(from))), Until: new(metav1.NewTime(noon.Add(until)))}
 }
 
 // newFleet returns a fleet with three Stacks in wave canary, and five in wave rest, all of which have revision a.
@@ -115,7 +127,8 @@ func (f *fleet) decide() decision {
 		return members
 	}
 	f.last = decide(observation{now: f.now, rollout: f.rollout, offer: f.offer, problem: f.problem,
-		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals})
+		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals,
+		hours: f.hours})
 	f.rollout.Status = f.last.status
 	mark(f.rollout, f.last)
 	for _, event := range f.last.events {

@@ -57,6 +57,7 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 		}
 		return members
 	}
+	o.hours = r.hoursOf(client.ObjectKeyFromObject(rollout), len(admitted), o.now)
 	o.members = o.observeAgain(&rollout.Status)
 	list := &autov1alpha1.ApprovalList{}
 	err = r.List(ctx, list, client.InNamespace(rollout.Namespace), client.MatchingFields{informercache.ApprovalsByRollout: rollout.Name}, client.UnsafeDisableDeepCopy)

@@ -51,6 +51,8 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 		if !d.quiet {
 			markProgressing(o.stack, d.message)
 		}
+	case actionHold:
+		return r.hold(o, d), nil
 	case actionStall:
 		return r.stall(o.stack, d), nil
 	case actionRetry:
@@ -79,6 +81,27 @@ func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) outcome {
 	result := r.warn(stack, known, reason, d.message)
 	result.after = d.after
 	return result
+}
+
+// hold shows that the windows of the Stack allow no update now. What asks for the update is not recorded as handled: it is still to come.
+func (r *Reconciler) hold(o *observation, d decision) outcome {
+	if d.quiet {
+		remainReady(o.stack)
+		return outcome{after: d.after}
+	}
+	shown := conditions.Get(o.stack, meta.StalledCondition)
+	known := shown != nil && shown.Reason == d.reason && shown.ObservedGeneration == o.stack.Generation
+	markStalled(o.stack, d.reason, d.message)
+	result := r.warn(o.stack, known, d.reason, d.message)
+	result.after = d.after
+	return result
+}
+
+// remainReady shows that the Stack is ready if its last update succeeded, although another one is to come.
+func remainReady(stack *pulumiv1.Stack) {
+	if last := stack.Status.LastUpdate; last != nil && last.State == pulumiv1.StackUpdateSucceeded && !conditions.IsReady(stack) {
+		markReady(stack)
+	}
 }
 
 // retry shows the failure of the last attempt in the conditions.
@@ -132,6 +155,9 @@ func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) 
 		// The same change is planned with the artifact that there is, and an equal plan keeps the approvals.
 		recordStale(o.stack, o.update, o.now)
 	}
+	if isShut(*o) {
+		askAgain(o.stack)
+	}
 	markProgressing(o.stack, d.message)
 	return outcome{}, nil
 }
@@ -161,7 +187,7 @@ func (r *Reconciler) follow(ctx context.Context, o *observation, d decision) (ou
 		}
 	}
 	shown := r.showProgress(o, o.update)
-	shown.hiddenFor = r.hiddenFor(o, o.update)
+	shown.hiddenFor, shown.after = r.hiddenFor(o, o.update), soonest(shown.after, d.after)
 	return shown, nil
 }
 

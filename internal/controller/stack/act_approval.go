@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
-	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -208,9 +207,7 @@ func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 	stack, plan := o.stack, o.stack.Status.Plan
 	acceptCommit(o)
 	if d.quiet {
-		if last := stack.Status.LastUpdate; last != nil && last.State == pulumiv1.StackUpdateSucceeded && !conditions.IsReady(stack) {
-			markReady(stack)
-		}
+		remainReady(stack)
 	} else {
 		markStalled(stack, d.reason, d.message)
 	}

@@ -15,7 +15,8 @@ import (
 )
 
 // The policy of the Stack controller is in these files: this one decides on an Update that exists, decide_trigger.go whether there has to
-// be a new one, schedule.go when, decide_approval.go whether it first has to be approved, decide_drift.go when to look for drift,
+// be a new one, schedule.go when, decide_approval.go whether it first has to be approved,
+// decide_window.go whether it has to wait for a window, decide_drift.go when to look for drift,
 // decide_objects.go what objects of other kinds hold back, decide_outputs.go when outputs are written, and
 // decide_deletion.go what happens to a Stack that is being deleted. events_problem.go decides whether there is an event about a problem that
 // lasts. The functions in these files are pure: they have no client and no
@@ -125,6 +126,8 @@ const (
 	actionRequestDependency action = "request dependency"
 	// actionAwaitApproval shows a plan that somebody has to approve, or has rejected.
 	actionAwaitApproval action = "await approval"
+	// actionHold shows that the windows of the Stack allow no update now.
+	actionHold action = "hold"
 	// actionStall shows what a human has to fix.
 	actionStall action = "stall"
 	// actionRetry shows a failure and when the next attempt is due.
@@ -279,7 +282,11 @@ func decideOnUpdate(o observation) decision {
 // what the Stack asks for now, which may help.
 func decideToFollow(o observation) decision {
 	missing := o.workspace == nil && !o.update.HasStarted() && o.update.DeletionTimestamp.IsZero()
-	return decision{action: actionFollow, wake: byUpdate, appliesWorkspace: o.desired != nil && (missing || workspaceHasFailed(o.workspace))}
+	d := decision{action: actionFollow, wake: byUpdate, appliesWorkspace: o.desired != nil && (missing || workspaceHasFailed(o.workspace))}
+	if waitsForWindows(o) {
+		d.after = untilEdge(o, windowsOf(o))
+	}
+	return d
 }
 
 // isGivenUp reports whether a deleted Stack that leaves its resources need not wait for its Update, because the Workspace failed. An Update
@@ -304,7 +311,7 @@ func outdated(o observation) bool {
 		return false
 	case o.stack.Spec.Suspend, current.Generation != o.stack.Generation:
 		return true
-	case !isApproved(o), lostSource(o):
+	case !isApproved(o), lostSource(o), isShut(o):
 		return true
 	case !o.stack.DeletionTimestamp.IsZero():
 		return o.update.Spec.Type != autov1alpha1.UpdateTypeDestroy || nothingToDestroy(o.stack) != ""

@@ -63,7 +63,7 @@ func decideOnDeletion(o observation) decision {
 		message: "Stack marked for deletion", cause: pulumiv1.PlanForChange}
 	if o.content.problem != nil && destroyableFromState(o.stack) {
 		d.withoutSource = true
-		return decideOnApproval(o, d)
+		return decideOnWindows(o, decideOnApproval(o, d))
 	}
 	if pending := awaitContent(o); pending != nil {
 		if pending.action != actionFetch {
@@ -71,7 +71,7 @@ func decideOnDeletion(o observation) decision {
 		}
 		return *pending
 	}
-	return decideOnApproval(o, d)
+	return decideOnWindows(o, decideOnApproval(o, d))
 }
 
 // nothingToDestroy returns the proof that permits to remove the finalizer; empty when resources may have to be destroyed.

@@ -93,7 +93,8 @@ func decideOnDrift(o observation, d decision) driftDecision {
 		return driftDecision{step: driftDiscard}
 	case check != nil:
 		return driftDecision{step: driftNone, after: o.waitInterval}
-	case d.action != actionReady && (d.action != actionAwaitApproval || d.cause != pulumiv1.PlanForDrift), !canDrift(o.stack):
+	case d.action != actionReady && (d.action != actionAwaitApproval || d.cause != pulumiv1.PlanForDrift) && (d.action != actionHold || !d.quiet),
+		!canDrift(o.stack):
 		return driftDecision{step: driftNone}
 	}
 	if o.stack.Status.Drift == nil && !driftCheckRequested(o.stack) {

@@ -370,7 +370,7 @@ func TestDriftChecksNeverStandInTheWay(t *testing.T) {
 				for name, kept := range map[string]bool{
 					"drift changes no decision but that there is nothing to do": d.action == plain.action || plain.action == actionReady && d.driftDigest != "",
 					"nothing is corrected that nobody asks for":                 d.driftDigest == "" || specName == "correct" && !s.suspended && !s.deleting && !s.preview,
-					"a check starts only when there is nothing to do":           drift.step != driftStart || d.action == actionReady && check == nil && spec != nil,
+					"a check starts only when there is nothing to do":           drift.step != driftStart || (d.action == actionReady || d.action == actionHold && d.quiet) && check == nil && spec != nil,
 					"an update finds no check in its way":                       check == nil || d.action != actionUpdate && s.update == "none" || drift.step == driftDiscard,
 					"every check is ended or recorded":                          checkName != "ended" || drift.step == driftRecord || drift.step == driftDiscard,
 				} {

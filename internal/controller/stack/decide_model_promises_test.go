@@ -83,7 +83,15 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(!s.suspended || d.action != actionUpdate && d.action != actionRequestDependency, "a suspended Stack starts nothing")
 	promise(d.action != actionStall || permanent || leaves || s.suspended && s.deleting || s.outputs == "impossible" || s.dependency == "not shared", "only what somebody has to mend stalls")
 	promise(d.action != actionUpdate || !s.badSpec && s.startable(d), "an update needs all that it is made of")
-	stuck := s.deleting && !exists && slices.Contains([]action{actionStall, actionWait, actionRetry}, d.action)
+	shut := strings.HasPrefix(s.window, "closed")
+	promise(!shut || d.action != actionUpdate || d.kind == autov1alpha1.UpdateTypePreview, "nothing that changes something begins while no window is open")
+	promise(!shut || !waits || s.kind == autov1alpha1.UpdateTypePreview || d.action == actionSupersede || d.action == actionRelease,
+		"nothing waits to start while no window is open")
+	promise(d.action != actionHold || shut, "windows hold nothing that they allow")
+	promise(d.action != actionHold || !d.quiet || !s.edited && !s.request && !s.deleting && s.last == "succeeded", "what somebody asks for is shown to wait")
+	promise(s.window != "open" && s.window != "closed" || !waits || d.action != actionFollow || s.kind == autov1alpha1.UpdateTypePreview || d.after > 0,
+		"an Update that waits is looked at again when a window closes")
+	stuck := s.deleting && !exists && slices.Contains([]action{actionStall, actionWait, actionRetry, actionHold}, d.action)
 	wayOut := pulumiv1.OrphanAnnotation
 	if s.proven() && !leaves {
 		wayOut = "delete that update"
@@ -92,7 +100,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(!s.fetches() || d.action != actionUpdate, "nothing starts before its files are there")
 	promise(!s.dependents || d.action != actionUpdate, "nothing is destroyed under those who depend on it")
 	promise(!s.foreground || d.action != actionUpdate, "nothing starts that the garbage collector would delete")
-	promise(!s.destroyable() || d.action == actionUpdate, "nobody waits for what is no reason to wait")
+	promise(!s.destroyable() || shut || d.action == actionUpdate, "nobody waits for what is no reason to wait")
 	promise(d.action != actionSuspend || s.suspended && !s.deleting, "nothing is left alone without being suspended")
 	nothingToDo := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.source != "same, another input" && s.resync != "due"
 	promise(d.action != actionReady || nothingToDo, "what is asked for is not up to date")

@@ -28,6 +28,7 @@ var (
 		"missing and not watched", "forbidden", "same, another input"}
 	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "aged", "aged and asked", "behind", "not shared", "object not read yet",
 		"object unmet", "object unmet and polled", "object that cannot be read"}
+	modelWindows  = []string{"none", "open", "closed", "closed for good"}
 	modelResyncs  = []string{"off", "due", "later"}
 	modelProjects = []string{"unknown", "known", "known, program runs"}
 	modelOutputs  = []string{"none", "written", "of an earlier update", "edited", "stored nowhere", "no longer stored", "impossible", "failing", "no longer wanted"}
@@ -37,7 +38,7 @@ var (
 type modelState struct {
 	update                                                       string
 	kind, lastKind                                               autov1alpha1.UpdateType
-	last, source, dependency, resync, project, outputs           string
+	last, source, dependency, resync, project, outputs, window   string
 	deleting, suspended, destroyOnFinalize, orphan               bool
 	preview, deployed, badSpec, request, edited, workspaceFailed bool
 	dependents, busy, foreground, left                           bool
@@ -106,6 +107,23 @@ func modelSpaces(visit func(*modelState)) {
 	each(modelDependencies, &s.dependency, func() {
 		each(modelResyncs, &s.resync, func() { triggers(func() { flags(func() { visit(s) }) }) })
 	})
+	*s = modelState{update: "none", dependency: "met", project: "known"}
+	each(modelWindows[1:], &s.window, func() {
+		each([]string{"off", "due"}, &s.resync, func() { triggers(func() { flags(func() { visit(s) }) }) })
+		s.deleting, s.resync = true, "off"
+		triggers(func() { deletion(func() { visit(s) }) })
+		s.deleting = false
+	})
+	*s = modelState{last: "succeeded", dependency: "met", resync: "off", project: "known"}
+	each(modelWindows[1:], &s.window, func() {
+		each(modelUpdates[1:], &s.update, func() {
+			each(modelKinds, &s.kind, func() {
+				each(both, &s.deleting, func() {
+					each([]string{"same", "new", "missing"}, &s.source, func() { each(both, &s.destroyOnFinalize, func() { visit(s) }) })
+				})
+			})
+		})
+	})
 	*s = modelState{kind: autov1alpha1.UpdateTypeUp, dependency: "met", resync: "off", project: "unknown"}
 	each(modelOutputs[1:], &s.outputs, func() {
 		each([]string{"none", "waits", "runs", "succeeded"}, &s.update, func() {
@@ -163,10 +181,24 @@ func (s *modelState) observe() observation {
 	s.observeDependency(&o)
 	s.observeUpdate(&o)
 	s.observeOutputs(&o)
+	if from, until := s.windowTimes(); s.window != "" {
+		stack.Spec.Windows = []autov1alpha1.Window{{Policy: autov1alpha1.WindowAllow, From: &from, Until: &until}}
+	}
 	if s.rewritten {
 		s.rewrite(stack)
 	}
 	return o
+}
+
+// windowTimes returns when a window opens and closes that allows changes.
+func (s *modelState) windowTimes() (from, until metav1.Time) {
+	switch s.window {
+	case "open":
+		return ago(time.Hour), ago(-1000 * time.Hour)
+	case "closed":
+		return ago(-time.Hour), ago(-1000 * time.Hour)
+	}
+	return ago(2 * time.Hour), ago(time.Hour)
 }
 
 // copyOf returns a copy whose Stack and Update can be changed. The copies share what these point to.
@@ -353,6 +385,9 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 		if d.action == actionRetry && !triedAgain(o, d) {
 			promises = append(promises, "an attempt comes when its time has come")
 		}
+		if d.action == actionHold && d.after != rarely && decide(later(o, d.after)).action == actionHold {
+			promises = append(promises, "what a window holds begins when it opens")
+		}
 		if !s.edited && !s.suspended && !s.deleting && s.last != "none" && !sameForRewritten(*s, d) {
 			promises = append(promises, "an edit that says nothing new changes nothing")
 		}
@@ -364,17 +399,26 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 	})
 	g.Expect(wrong).To(BeEmpty(), "by promise, of %d states", states)
 	for _, expected := range []action{actionRecord, actionUpdate, actionFetch, actionFetch, actionSupersede, actionCancel, actionFollow, actionWait, actionRequestDependency,
-		actionStall, actionRetry, actionReady, actionSuspend, actionRelease, actionWriteOutputs, actionReadObjects} {
+		actionStall, actionHold, actionRetry, actionReady, actionSuspend, actionRelease, actionWriteOutputs, actionReadObjects} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(start).Round(time.Millisecond), reached)
 }
 
+// later returns the observation at a later time.
+func later(o observation, after time.Duration) observation {
+	o.now = o.now.Add(after)
+	return o
+}
+
 // triedAgain reports whether the next attempt is made when the time in the decision has passed.
 func triedAgain(o observation, d decision) bool {
-	for range 3 {
+	for range 5 {
 		if d.action != actionRetry {
 			return true
+		}
+		if d.after == rarely {
+			return len(o.stack.Spec.Windows) > 0 // none opens any longer
 		}
 		o.now = o.now.Add(d.after)
 		d = decide(o)

@@ -15,6 +15,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/internal/template"
+	"github.com/stack-controller/stack-controller/internal/windows"
 )
 
 // desired is what a Stack's spec asks for, before its source is known.
@@ -33,6 +34,9 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	}
 	if stack.Spec.RolloutRef != nil && stack.Spec.FluxSource == nil && stack.Spec.ProgramRef == nil {
 		return nil, errors.New("spec.rolloutRef needs spec.fluxSource or spec.programRef: a StackRollout brings revisions of a source that several Stacks name")
+	}
+	if err := windows.Check(stack.Spec.Windows); err != nil {
+		return nil, fmt.Errorf("spec.windows: %w", err)
 	}
 	if err := errors.Join(checkOutputs(stack), checkInputs(stack)); err != nil {
 		return nil, err

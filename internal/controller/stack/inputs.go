@@ -197,13 +197,13 @@ func acceptCommit(o *observation) {
 
 // specDigest identifies what the specification says. Fields that are false, zero or empty count as absent where the API does not
 // distinguish them from absent ones; configuration is the user's own data and counts as it is. spec.drift, spec.approval, spec.outputs,
-// spec.shareOutputs and spec.rolloutRef do not count, because a change of them needs no update.
+// spec.shareOutputs, spec.rolloutRef and spec.windows do not count, because a change of them needs no update.
 //
 // A new generation does not always mean that the specification has changed: the Pulumi Kubernetes Operator drops the fields that are false,
 // zero or empty when it adds its finalizer, and the next apply of the manifest brings them back.
 func specDigest(stack *pulumiv1.Stack) string {
 	spec := stack.Spec
-	spec.Drift, spec.Approval, spec.Outputs, spec.ShareOutputs, spec.RolloutRef = nil, nil, nil, nil, nil
+	spec.Drift, spec.Approval, spec.Outputs, spec.ShareOutputs, spec.RolloutRef, spec.Windows = nil, nil, nil, nil, nil, nil
 	content, err := json.Marshal(spec)
 	if err != nil {
 		// This cannot happen: the specification was decoded from JSON. An empty digest counts as none.

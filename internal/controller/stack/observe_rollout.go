@@ -143,8 +143,12 @@ func (r *Reconciler) mayHave(ctx context.Context, stack *pulumiv1.Stack, offer *
 
 // showHeld sets or removes the condition Held, and returns when to do so; zero for not at all. The condition appears late, because most Stacks
 // get their turn before, and at another time for each Stack.
-func showHeld(o *observation) time.Duration {
-	if o.held == nil {
+func showHeld(o *observation, d decision) time.Duration {
+	held := o.held
+	if held == nil && d.action == actionHold && d.quiet {
+		held = heldByWindow(o, d)
+	}
+	if held == nil {
 		conditions.Delete(o.stack, pulumiv1.HeldCondition)
 		return 0
 	}
@@ -152,9 +156,18 @@ func showHeld(o *observation) time.Duration {
 	_, _ = hash.Write([]byte(o.stack.UID))
 	due := heldAfter + time.Duration(float64(hash.Sum32())/(1<<32)*float64(spreadOver))
 	shown := conditions.Has(o.stack, pulumiv1.HeldCondition)
-	if left := due - o.now.Sub(o.held.since); left > 0 && !shown {
+	if left := due - o.now.Sub(held.since); left > 0 && !shown {
 		return left
 	}
-	conditions.Set(o.stack, &metav1.Condition{Type: pulumiv1.HeldCondition, Status: metav1.ConditionTrue, Reason: o.held.Reason, Message: o.held.Message})
+	conditions.Set(o.stack, &metav1.Condition{Type: pulumiv1.HeldCondition, Status: metav1.ConditionTrue, Reason: held.Reason, Message: held.Message})
 	return 0
+}
+
+// heldByWindow says that a window holds back what the source offers, or another change that the Stack itself does not ask for.
+func heldByWindow(o *observation, d decision) *held {
+	h := &held{Verdict: waves.Verdict{Reason: d.reason, Message: d.message}}
+	if o.artifact != nil {
+		h.since = o.artifact.Published
+	}
+	return h
 }

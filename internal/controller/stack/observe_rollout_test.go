@@ -32,22 +32,22 @@ func TestConditionHeld(t *testing.T) {
 	for i := range 100 {
 		stack := &pulumiv1.Stack{UID: types.UID(fmt.Sprintf("uid-%d", i))}
 		o := &observation{now: now, stack: stack, held: &held{waves.Verdict{Reason: pulumiv1.WaveNotOpenReason, Message: "waits"}, now}}
-		left := showHeld(o)
+		left := showHeld(o, decision{})
 		g.Expect(left).To(And(BeNumerically(">=", heldAfter), BeNumerically("<", heldAfter+spreadOver)))
 		times[left] = true
 		g.Expect(conditions.Has(stack, pulumiv1.HeldCondition)).To(BeFalse())
 
 		o.now = now.Add(left)
-		g.Expect(showHeld(o)).To(BeZero())
+		g.Expect(showHeld(o, decision{})).To(BeZero())
 		shown := *conditions.Get(stack, pulumiv1.HeldCondition)
 		g.Expect(shown.Reason).To(Equal(pulumiv1.WaveNotOpenReason))
 
 		o.now, o.held.since = o.now.Add(time.Hour), o.now.Add(time.Hour)
-		g.Expect(showHeld(o)).To(BeZero(), "a newer commit")
+		g.Expect(showHeld(o, decision{})).To(BeZero(), "a newer commit")
 		g.Expect(*conditions.Get(stack, pulumiv1.HeldCondition)).To(Equal(shown))
 
 		o.held = nil
-		g.Expect(showHeld(o)).To(BeZero())
+		g.Expect(showHeld(o, decision{})).To(BeZero())
 		g.Expect(conditions.Has(stack, pulumiv1.HeldCondition)).To(BeFalse())
 	}
 	g.Expect(len(times)).To(BeNumerically(">", 90))

@@ -63,3 +63,22 @@ func handleFluxRequest(stack *pulumiv1.Stack) {
 		stack.Status.LastHandledReconcileAt = token
 	}
 }
+
+// askAgain records that the requests which the current update was made for are not handled: it is not going to run.
+func askAgain(stack *pulumiv1.Stack) {
+	status, current := &stack.Status, stack.Status.CurrentUpdate
+	if current == nil {
+		return
+	}
+	for asked, handled := range map[string]*string{
+		current.ReconcileRequest: &status.ObservedReconcileRequest, current.RequestedAt: &status.LastHandledReconcileAt,
+		current.LastUpdateRequest: &status.ObservedLastUpdateRequest,
+	} {
+		if asked != "" && *handled == asked {
+			*handled = ""
+		}
+	}
+	if current.RequestedAt != "" && status.LastHandledForceAt == current.RequestedAt {
+		status.LastHandledForceAt = ""
+	}
+}

@@ -263,7 +263,7 @@ func (r *Reconciler) wakeRollout(ctx context.Context, rollout client.Object, que
 	}
 }
 
-// rolloutChanged wakes the Stacks that got a turn, and all when something changed that may concern each of them.
+// rolloutChanged wakes the Stacks that got a turn or whose turn was paused, and all when something changed that may concern each of them.
 func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, queue requestQueue) {
 	before, after := e.ObjectOld.(*autov1alpha1.StackRollout), e.ObjectNew.(*autov1alpha1.StackRollout)
 	if !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) ||
@@ -273,7 +273,7 @@ func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, qu
 	}
 	for _, turn := range after.Status.Turns {
 		namespace, name, _ := strings.Cut(turn.Stack, "/")
-		if !waves.HasTurn(&before.Status, namespace, name) {
+		if before.Status.Paused != after.Status.Paused || !waves.HasTurn(&before.Status, namespace, name) {
 			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
 		}
 	}

@@ -56,7 +56,7 @@ func (w wakers) addDecision(d decision) {
 		reason = cmp.Or(reason, pulumiv1.NotReadyInProgressReason)
 	}
 	w.add(reason, d.wake)
-	if d.action == actionStall || d.action == actionAwaitApproval {
+	if slices.Contains([]action{actionStall, actionAwaitApproval, actionHold}, d.action) {
 		w.add(reasons.StalledReasons, waker(reason))
 	}
 	if d.after > 0 {

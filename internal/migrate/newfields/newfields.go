@@ -52,6 +52,7 @@ var stacks = []Field{
 	{"spec.inputs", "updates this Stack without this configuration", true},
 	{"spec.shareOutputs", "", false},
 	{"spec.rolloutRef", "updates this Stack to each revision at once", true},
+	{"spec.windows", "updates this Stack at any time", true},
 	{"spec.sourcePaths", "updates this Stack for each commit", false},
 	{"spec.recurseSubmodules", submodules, false},
 	{"spec.gitAuth.knownHostsRef", unknownHost, false},

@@ -23,6 +23,13 @@ var rolloutRows = []Row{
 		Tests: []string{"rollout.TestDecisions/suspended"},
 	},
 	{
+		Reason: "WindowClosed", State: UpToDate, Constant: "RolloutWindowClosedReason",
+		Means: "`spec.windows` allow no update now: no other Stack gets the revision. The message says when that changes.",
+		When:  "when a window opens or closes",
+		Todo:  "To go on at once, promote all waves: `flux-pulumi rollout promote NAME --all`.",
+		Tests: []string{"rollout.TestWindows/of-the-rollout"},
+	},
+	{
 		Reason: "PromotionRequired", State: UpToDate,
 		Means: "The next wave has `promotion: Manual`, and waits until somebody has approved the revision.",
 		Todo:  "Create an Approval: `flux-pulumi rollout promote NAME`.",
@@ -48,8 +55,8 @@ var rolloutRows = []Row{
 	},
 	{
 		Reason: "SpecInvalid", State: Stalled, Constant: elsewhere,
-		Means: "A selector of a wave is invalid. The message names the wave.",
-		Todo:  "Correct the selector.",
+		Means: "A selector of a wave, or an entry of `spec.windows`, is invalid. The message names it.",
+		Todo:  "Correct it.",
 		Tests: []string{"rollout.TestDecisions/invalid-selector"},
 	},
 }

@@ -168,6 +168,13 @@ var stackRows = []Row{
 		Tests: []string{"e2e.TestWavesReachOneStackAfterTheOther"},
 	},
 	{
+		Reason: "WindowClosed", State: Stalled,
+		Means: "`spec.windows` allow no update now, and somebody has edited the Stack, has asked for an update, or deletes the Stack. The message says when that changes. If only the source, a Secret, drift or a resync asks for an update, the Stack stays Ready, and shows this reason in the condition `Held`.",
+		When:  "when a window opens or closes",
+		Todo:  "Wait, or edit `spec.windows`. What was asked for is not lost.",
+		Tests: []string{"e2e.TestWindowHoldsUpdatesUntilItOpens"},
+	},
+	{
 		Reason: "RevisionNotKept", State: Waiting,
 		Means: "The Stack has to be updated for another reason than a new revision, such as an edit. The revision that it has is no longer kept, and the newer one waits for its turn.",
 		When:  "every 30 s",

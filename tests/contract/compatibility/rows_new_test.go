@@ -99,6 +99,12 @@ var newRows = []row{
 		difference: "New.", why: "A mistake reaches a few Stacks, and not all.",
 	},
 	{
+		field: "windows", operator: "None: updates begin at any time.",
+		uses:       []string{"e2e.TestWindowHoldsUpdatesUntilItOpens", "windows.TestAt"},
+		misuses:    []string{"windows.TestInvalidWindowIsNamedByItsNumber", typed},
+		difference: "New.", why: "Maintenance windows and freezes need no second tool.",
+	},
+	{
 		field: "workspaceIdleTimeout", operator: "None: a pod for each Stack, unless `workspaceReclaimPolicy` is `Delete`.",
 		uses:       []string{"pods.TestIdleWorkspaceHasNoPodUntilTheNextUpdate"},
 		misuses:    []string{typed},

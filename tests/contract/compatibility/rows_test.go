@@ -42,7 +42,7 @@ func added(field, why, use string, misuses ...string) row {
 const stacks, programDefinition = "pulumi.com_stacks.yaml", "pulumi.com_programs.yaml"
 
 // wholes lists the fields whose row covers all fields below them.
-var wholes = []string{"dependsOn", "inputs", "outputs", "shareOutputs", "rolloutRef", "outputObjects", "storedOutputs", "approval", "plan", "drift", "pulumiCloud", "history", "lastUpdate.resourceChanges", "gitAuth.knownHostsRef", "gitAuth.certSecretRef", "gitAuth.proxySecretRef",
+var wholes = []string{"dependsOn", "inputs", "outputs", "shareOutputs", "rolloutRef", "windows", "outputObjects", "storedOutputs", "approval", "plan", "drift", "pulumiCloud", "history", "lastUpdate.resourceChanges", "gitAuth.knownHostsRef", "gitAuth.certSecretRef", "gitAuth.proxySecretRef",
 	"components", "pulumi", "configuration.*.items", "artifact"}
 
 // documents lists the pages with all tables.

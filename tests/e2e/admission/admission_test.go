@@ -190,7 +190,8 @@ func TestWhoEditsAStackCannotWeakenItsApproval(t *testing.T) {
 
 func TestWhoEditsAStackCannotTakeItOutOfItsStackRollout(t *testing.T) {
 	g := NewWithT(t)
-	stack := &pulumiv1.Stack{Namespace: "bank", Name: "waves", Spec: pulumiv1.StackSpec{Stack: "dev", RolloutRef: &pulumiv1.RolloutReference{Name: "all"}}}
+	stack := &pulumiv1.Stack{Namespace: "bank", Name: "waves", Spec: pulumiv1.StackSpec{Stack: "dev", RolloutRef: &pulumiv1.RolloutReference{Name: "all"},
+		Windows: []autov1alpha1.Window{{Policy: autov1alpha1.WindowAllow, Cron: "0 8 * * 1-4", Window: &metav1.Duration{Duration: time.Hour}}}}}
 	g.Expect(as(g, "tenant").Create(t.Context(), stack)).To(Succeed())
 	edit := func(user string, change func(*pulumiv1.Stack), options ...client.UpdateOption) error {
 		edited := &pulumiv1.Stack{}
@@ -204,6 +205,9 @@ func TestWhoEditsAStackCannotTakeItOutOfItsStackRollout(t *testing.T) {
 		"removed":           func(s *pulumiv1.Stack) { s.Spec.RolloutRef = nil },
 		"another one":       func(s *pulumiv1.Stack) { s.Spec.RolloutRef.Name = "own" },
 		"another namespace": func(s *pulumiv1.Stack) { s.Spec.RolloutRef.Namespace = "other" },
+		"without windows":   func(s *pulumiv1.Stack) { s.Spec.Windows = nil },
+		"another window":    func(s *pulumiv1.Stack) { s.Spec.Windows[0].Window.Duration = 2 * time.Hour },
+		"more windows":      func(s *pulumiv1.Stack) { s.Spec.Windows = append(s.Spec.Windows, s.Spec.Windows[0]) },
 		"released": func(s *pulumiv1.Stack) {
 			metav1.SetMetaDataAnnotation(&s.ObjectMeta, pulumiv1.ReleaseRevisionAnnotation, "sha1:5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc")
 		},
@@ -217,7 +221,7 @@ func TestWhoEditsAStackCannotTakeItOutOfItsStackRollout(t *testing.T) {
 	g.Expect(edit("owner", ways["released"])).To(Succeed())
 	g.Expect(edit("tenant", func(s *pulumiv1.Stack) { s.Spec.Refresh = false })).To(Succeed(), "it was released by another user")
 	g.Expect(edit("tenant", func(s *pulumiv1.Stack) { s.Annotations = nil })).To(Succeed(), "it waits again")
-	for _, name := range []string{"another one", "removed"} {
+	for _, name := range []string{"another one", "another window", "removed", "without windows"} {
 		g.Expect(edit("owner", ways[name])).To(Succeed(), name)
 	}
 	g.Expect(edit("tenant", func(s *pulumiv1.Stack) { s.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: "all"} })).To(Succeed(), "anybody may join")
