@@ -111,8 +111,17 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 		return err
 	}
 	// Each kind of source wakes the objects of one controller, so this one has kinds of its own. They share the cache.
+	waves, err := metrics.NewRollouts(ctrlmetrics.Registry)
+	if err != nil {
+		return err
+	}
 	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Sources: &source.Set{Sources: newSources(mgr, o)},
-		Store: shared.store, Shard: shard.New(o.selector)}
+		Store: shared.store, Metrics: waves, Shard: shard.New(o.selector)}
+	if o.selector != nil && !o.selector.Empty() {
+		if rollouts.AllStacks, err = newStacksOfAllShards(mgr, o); err != nil {
+			return err
+		}
+	}
 	if err := rollouts.SetupWithManager(ctx, mgr, controllerOptions(o)); err != nil {
 		return err
 	}

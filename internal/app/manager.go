@@ -29,6 +29,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod"
+	"github.com/stack-controller/stack-controller/internal/controller/rollout"
 	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
@@ -161,6 +162,21 @@ func cacheOptions(o *options) cache.Options {
 		options.DefaultNamespaces = map[string]cache.Config{o.runtimeNamespace: {}}
 	}
 	return options
+}
+
+// newStacksOfAllShards returns a cache of the Stacks of all shards, for the StackRollouts of this one.
+func newStacksOfAllShards(mgr ctrl.Manager, o *options) (cache.Cache, error) {
+	options := cacheOptions(o)
+	options.Scheme, options.Mapper, options.HTTPClient = mgr.GetScheme(), mgr.GetRESTMapper(), mgr.GetHTTPClient()
+	options.ByObject = map[client.Object]cache.ByObject{&pulumiv1.Stack{}: {Transform: informercache.Transform(rollout.CacheTransform)}}
+	stacks, err := informercache.NewCache(mgr.GetConfig(), options)
+	if err != nil {
+		return nil, fmt.Errorf("create the cache of the stacks of all shards: %w", err)
+	}
+	if err := mgr.Add(stacks); err != nil {
+		return nil, fmt.Errorf("add the cache of the stacks of all shards: %w", err)
+	}
+	return stacks, nil
 }
 
 // newReferencesWatcher returns the watcher of the Secrets and ConfigMaps that Stacks may use, or nil when the flags turn it off. The

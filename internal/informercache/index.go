@@ -12,10 +12,12 @@ import (
 // UpdatesByWorkspace is the field by which a cache finds the Updates of a Workspace in the same namespace. AddIndexes adds the index.
 const UpdatesByWorkspace = "spec.workspaceName"
 
-// StacksByRollout is the field by which a cache finds the Stacks of a StackRollout, "namespace/name", in all namespaces, and ApprovalsByRollout
+// StacksByRollout is the field by which a cache finds the Stacks of a StackRollout, "namespace/name", in all namespaces, StacksBySource those of
+// the key of a source, see source.Set.Key, and ApprovalsByRollout
 // the one by which it finds the Approvals of a StackRollout in the same namespace. The controller of Stacks adds both indexes.
 const (
 	StacksByRollout    = "spec.rolloutRef"
+	StacksBySource     = "spec.source"
 	ApprovalsByRollout = "spec.rollout"
 )
 

@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 
@@ -74,7 +75,22 @@ func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
 		},
 		Verification: verificationOf(object),
 		Published:    published.LastUpdateTime.Time,
+		Repository:   repositoryOfSource(object),
 	}, nil
+}
+
+// repositoryOfSource returns spec.url of a GitRepository or an OCIRepository, without a user, a password or a query.
+func repositoryOfSource(object *unstructured.Unstructured) string {
+	if kind := object.GetKind(); kind != sourcev1.GitRepositoryKind && kind != sourcev1.OCIRepositoryKind {
+		return ""
+	}
+	text, _, _ := unstructured.NestedString(object.Object, "spec", "url")
+	parsed, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	parsed.User, parsed.RawQuery, parsed.Fragment = nil, "", ""
+	return strings.TrimSuffix(strings.TrimSuffix(parsed.String(), "/"), ".git")
 }
 
 func keyOfObject(object *unstructured.Unstructured) fluxKey {

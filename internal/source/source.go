@@ -60,6 +60,8 @@ type Artifact struct {
 	artifact.Reference
 	// Origin names the source as an Update does, and the commit as far as it is known. UpdateSource completes it.
 	Origin autov1alpha1.UpdateSource
+	// Repository is the URL that the source fetches from, with what it fetches there; empty for a source of a kind that has no repository.
+	Repository string
 	// Published is when the source last changed, to the second.
 	Published time.Time
 	// Verification says whether Flux has verified the artifact.

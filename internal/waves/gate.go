@@ -42,7 +42,7 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 	}
 	if rollout == nil || !Admits(rollout, stack.Namespace) {
 		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf(
-			"new revisions wait: this controller has no StackRollout %s that admits Stacks of namespace %q", name, stack.Namespace)}
+			"new revisions wait: there is no StackRollout %s that admits Stacks of namespace %q", name, stack.Namespace)}
 	}
 	status := &rollout.Status
 	if status.Stable != nil && Same(*status.Stable, offer) {

@@ -44,6 +44,8 @@ const (
 	BrokenBefore State = "broken before"
 	// Running is a Stack that may be updated now.
 	Running State = "running"
+	// Checking is a Stack that is ready with the target, and the check of its wave is not known yet.
+	Checking State = "checking"
 	// Waiting is any other Stack.
 	Waiting State = "waiting"
 )
@@ -124,16 +126,13 @@ func hasApplied(stack *pulumiv1.Stack, target autov1alpha1.RolloutRevision) bool
 	return stack.Status.ObservedGeneration == stack.Generation && conditions.IsReady(stack) && Same(applied, target)
 }
 
-// wasBroken reports whether a Stack that fails with the target did so with the revisions before.
+// wasBroken reports whether a Stack that fails with the target did so with the revisions before. As long as no target reached all Stacks, as after
+// the status was lost, nobody knows what they succeeded with, so a failure counts.
 func wasBroken(lastSuccessful string, status *autov1alpha1.StackRolloutStatus) bool {
-	known := slices.Clone(status.Earlier)
-	if status.Stable != nil {
-		known = append(known, *status.Stable)
-	}
-	if len(known) == 0 {
+	if status.Stable == nil {
 		return false
 	}
-	known = append(known, status.Target.RolloutRevision)
+	known := append(slices.Clone(status.Earlier), *status.Stable, status.Target.RolloutRevision)
 	succeeded := autov1alpha1.RolloutRevision{Revision: lastSuccessful, Digest: lastSuccessful}
 	return !slices.ContainsFunc(known, func(revision autov1alpha1.RolloutRevision) bool { return Same(revision, succeeded) })
 }

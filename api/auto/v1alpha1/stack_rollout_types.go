@@ -111,6 +111,13 @@ type RolloutWave struct {
 	// +optional
 	Soak *metav1.Duration `json:"soak,omitempty"`
 
+	// Check is a CEL expression that has to be true of each Stack of the wave, which is "stack" in it, after it was updated. A Stack for which it
+	// is false counts as failed. It may read what a readyExpr of a Stack may read; of Stacks in other namespaces, only outputs that they share
+	// with the namespace of the StackRollout.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	Check string `json:"check,omitempty"`
+
 	// Timeout is how long a Stack may take to be updated before it counts as failed. Defaults to two hours.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"

@@ -48,7 +48,7 @@ const (
 	ArtifactTooLargeReason = "ArtifactTooLarge"
 	// ArtifactUnusableReason (waiting or Stalled): The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.
 	ArtifactUnusableReason = "ArtifactUnusable"
-	// RolloutNotFoundReason (waiting): A new Stack waits, because there is no StackRollout with the name in `rolloutRef` that admits it, or it belongs to another shard. A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.
+	// RolloutNotFoundReason (waiting): A new Stack waits, because there is no StackRollout with the name in `rolloutRef` that admits it. A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.
 	RolloutNotFoundReason = "RolloutNotFound"
 	// WaveNotOpenReason (waiting): A new Stack waits for its turn in its StackRollout, which has no revision yet that reached all Stacks. A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.
 	WaveNotOpenReason = "WaveNotOpen"

@@ -80,6 +80,12 @@ func stacks() kind {
 				}
 				return fmt.Sprintf("%s %s", stack.Status.Plan.State, stack.Status.Plan.Summary)
 			})},
+			{heading: "HELD", wide: true, cell: text(func(stack *pulumiv1.Stack) string {
+				if held := conditions.Get(stack, pulumiv1.HeldCondition); held != nil {
+					return held.Reason
+				}
+				return ""
+			})},
 			{heading: "AGE", wide: true, cell: age},
 			{heading: "SUSPENDED", cell: text(func(stack *pulumiv1.Stack) string { return title(stack.Spec.Suspend) })},
 			{heading: "READY", cell: isReady},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,7 +59,7 @@ type promotion struct {
 }
 
 func (s *session) rollout() *cobra.Command {
-	return group("rollout", "See and steer StackRollouts", s.showRollout(), s.promote(), s.rejectRevision(),
+	return group("rollout", "See and steer StackRollouts", s.showRollout(), s.promote(), s.rejectRevision(), s.releaseStack(),
 		s.suspendRollout("suspend", "Let no other Stack of a StackRollout have the revision", true),
 		s.suspendRollout("resume", "Go on with a StackRollout", false))
 }
@@ -181,6 +182,45 @@ func (s *session) rejectRevision() *cobra.Command {
 	return cmd
 }
 
+func (s *session) releaseStack() *cobra.Command {
+	revision := ""
+	cmd := &cobra.Command{
+		Use: "release STACK", Short: "Let a Stack have the revision of its StackRollout before its turn",
+		Long: "Let a Stack have the revision of its StackRollout now, whatever waves and windows say: a hot fix for one Stack. It sets the annotation\n" +
+			pulumiv1.ReleaseRevisionAnnotation + ", which needs the verb \"bypass\" on the Stack where the admission policies are installed.",
+		Example: fmt.Sprintf("  %s rollout release network --revision main@sha1:…", invocation(s.Program)),
+		Args:    arguments(cobra.ExactArgs(1)), ValidArgsFunction: s.completeNames(stacks()),
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return s.namesRevision(cmd, promotion{revision: revision}) },
+	}
+	cmd.RunE = s.onCluster(func(ctx context.Context, c *cluster, args []string) error {
+		stack := &pulumiv1.Stack{}
+		if err := c.read(ctx, c.key(args[0]), stack); err != nil {
+			return err
+		}
+		key, named := waves.RolloutOf(stack)
+		if !named {
+			return failed(exitUsage, "Stack %q has no spec.rolloutRef: it gets each revision at once", stack.Name)
+		}
+		rollout := &autov1alpha1.StackRollout{}
+		if err := c.read(ctx, key, rollout); err != nil {
+			return err
+		}
+		target, err := s.targetOf(rollout, revision, "release")
+		if err != nil {
+			return err
+		}
+		before := stack.DeepCopy()
+		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.ReleaseRevisionAnnotation, target.Revision)
+		if err := c.change(ctx, before, stack); err != nil {
+			return err
+		}
+		s.log.Success("Stack %s may have %s", stack.Name, short(target.Revision))
+		return nil
+	})
+	cmd.Flags().StringVar(&revision, "revision", "", "The revision that was looked at, in full.")
+	return cmd
+}
+
 func (o *promotion) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.revision, "revision", "", "The revision that was looked at, in full.")
@@ -200,17 +240,9 @@ func (s *session) namesRevision(cmd *cobra.Command, options promotion) error {
 func (s *session) decideOnRevision(
 	ctx context.Context, c *cluster, rollout *autov1alpha1.StackRollout, decision autov1alpha1.ApprovalDecision, options promotion,
 ) error {
-	target := rollout.Status.Target
-	switch {
-	case target == nil:
-		return failed(exitNotReady, "StackRollout %q has no revision yet", rollout.Name)
-	case options.revision == "":
-		s.printRollout(rollout)
-		if err := s.confirm(fmt.Sprintf("%s %s?", decision, target.Revision), "nothing was decided"); err != nil {
-			return err
-		}
-	case !waves.Same(target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: options.revision}):
-		return failed(exitNotReady, "StackRollout %q rolls out another revision by now: %s", rollout.Name, target.Revision)
+	target, err := s.targetOf(rollout, options.revision, string(decision))
+	if err != nil {
+		return err
 	}
 	by, err := c.whoAmI(ctx)
 	if err != nil {
@@ -231,6 +263,21 @@ func (s *session) decideOnRevision(
 	}
 	s.log.Success("%s", short(conditions.GetMessage(approval, autov1alpha1.ApprovalAccepted)))
 	return nil
+}
+
+// targetOf returns the target of the StackRollout, which is the revision that was looked at: the user named it, or says so now.
+func (s *session) targetOf(rollout *autov1alpha1.StackRollout, revision, verb string) (*autov1alpha1.RolloutTarget, error) {
+	target := rollout.Status.Target
+	switch {
+	case target == nil:
+		return nil, failed(exitNotReady, "StackRollout %q has no revision yet", rollout.Name)
+	case revision == "":
+		s.printRollout(rollout)
+		return target, s.confirm(fmt.Sprintf("%s %s?", verb, target.Revision), "nothing was decided")
+	case !waves.Same(target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: revision}):
+		return nil, failed(exitNotReady, "StackRollout %q rolls out another revision by now: %s", rollout.Name, target.Revision)
+	}
+	return target, nil
 }
 
 // awaitAccepted waits until it is known whether the Approval counts, and returns an error if it does not.

@@ -17,12 +17,14 @@ import (
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
 	"github.com/fluxcd/pkg/apis/meta"
@@ -33,6 +35,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/waves"
@@ -57,12 +60,18 @@ type Reconciler struct {
 	Store interface {
 		Keep(holder string, digests []string)
 	}
-	// Shard has the StackRollouts of this controller; nil when it has all.
-	Shard *shard.Shard
+	// Metrics are those about StackRollouts; nil for none.
+	Metrics *metrics.Rollouts
+	// Shard has the StackRollouts of this controller; nil when it has all. AllStacks has the Stacks of all shards then;
+	// without shards it is nil, and Client has all Stacks.
+	Shard     *shard.Shard
+	AllStacks cache.Cache
 	// written has, by the name of the StackRollout, when its status was written last.
 	written sync.Map
 	// hours has, by the name of the StackRollout, what the windows of its Stacks allow.
 	hours sync.Map
+	// checks has, by the name of the StackRollout, what the checks of its waves said.
+	checks sync.Map
 }
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=stackrollouts,verbs=get;list;watch
@@ -87,9 +96,17 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	build := ctrl.NewControllerManagedBy(mgr).
 		Named("stackrollout").
 		For(&autov1alpha1.StackRollout{}, builder.WithPredicates(changed)).
-		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(rolloutOf), builder.WithPredicates(predicate.Funcs{UpdateFunc: concerns})).
 		Watches(&autov1alpha1.Approval{}, handler.EnqueueRequestsFromMapFunc(rolloutOfApproval)).
 		WithOptions(options)
+	if changes := (predicate.Funcs{UpdateFunc: concerns}); r.AllStacks == nil {
+		build = build.Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(rolloutOf), builder.WithPredicates(changes))
+	} else {
+		if err := r.addIndexes(ctx); err != nil {
+			return err
+		}
+		build = build.WatchesRawSource(ctrlsource.Kind[client.Object](
+			r.AllStacks, &pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(rolloutOf), changes))
+	}
 	for _, watch := range r.Sources.Watches(mgr.GetCache(), r.rolloutsOf) {
 		build = build.WatchesRawSource(watch)
 	}
@@ -133,15 +150,27 @@ func concerns(e event.UpdateEvent) bool {
 		(was == nil) != (is == nil) || was != nil && (was.Name != is.Name || was.LastAttemptedCommit != is.LastAttemptedCommit)
 }
 
-// rolloutsOf returns the StackRollouts whose source has the key.
+// rolloutsOf returns the StackRollouts that the source with the key concerns: it is their source, or that of one of their Stacks.
 func (r *Reconciler) rolloutsOf(ctx context.Context, key string) (requests []reconcile.Request) {
+	found := map[types.NamespacedName]bool{}
 	list := &autov1alpha1.StackRolloutList{}
 	if err := r.List(ctx, list, client.MatchingFields{sourceIndex: key}, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "cannot find the stackrollouts of a source", "source", key)
-		return nil
 	}
 	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		found[client.ObjectKeyFromObject(&list.Items[i])] = true
+	}
+	stacks := &pulumiv1.StackList{}
+	if err := r.stacks().List(ctx, stacks, client.MatchingFields{informercache.StacksBySource: key}, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the stacks of a source", "source", key)
+	}
+	for i := range stacks.Items {
+		if rollout, named := waves.RolloutOf(&stacks.Items[i]); named {
+			found[rollout] = true
+		}
+	}
+	for rollout := range found {
+		requests = append(requests, reconcile.Request{NamespacedName: rollout})
 	}
 	return requests
 }
@@ -153,12 +182,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		if apierrors.IsNotFound(err) {
 			r.written.Delete(request.NamespacedName)
 			r.hours.Delete(request.NamespacedName)
+			r.checks.Delete(request.NamespacedName)
+			r.Metrics.Forget(request.Namespace, request.Name)
 			r.Store.Keep(request.String(), nil)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !rollout.DeletionTimestamp.IsZero() || !r.Shard.Has(rollout) {
-		return ctrl.Result{}, nil
+		r.Metrics.Forget(request.Namespace, request.Name)
+		return ctrl.Result{}, r.keepForShard(ctx, rollout)
 	}
 	if at, found := r.written.Load(request.NamespacedName); found {
 		if left := writeInterval - time.Since(at.(time.Time)); left > 0 {
@@ -176,6 +208,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	rollout.Status = d.status
 	mark(rollout, d)
 	rollout.Status.LastHandledReconcileAt = lastRequest(rollout)
+	r.Metrics.Observe(rollout)
 	if equality.Semantic.DeepEqual(before.Status, rollout.Status) {
 		return ctrl.Result{RequeueAfter: d.after}, nil
 	}
@@ -272,9 +305,9 @@ func follower(rollout *autov1alpha1.StackRollout) *pulumiv1.Stack {
 }
 
 // stacksOf lists the Stacks that name the StackRollout. Callers must not change them: they are those of the cache.
-func (r *Reconciler) stacksOf(ctx context.Context, rollout types.NamespacedName) ([]pulumiv1.Stack, error) {
+func stacksOf(ctx context.Context, from client.Reader, rollout types.NamespacedName) ([]pulumiv1.Stack, error) {
 	list := &pulumiv1.StackList{}
-	err := r.List(ctx, list, client.MatchingFields{informercache.StacksByRollout: rollout.String()}, client.UnsafeDisableDeepCopy)
+	err := from.List(ctx, list, client.MatchingFields{informercache.StacksByRollout: rollout.String()}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("list the stacks of the stackrollout: %w", err)
 	}

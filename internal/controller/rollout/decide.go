@@ -52,6 +52,10 @@ type observation struct {
 	approvals []autov1alpha1.ApprovalSpec
 	// hours evaluates the windows of a Stack.
 	hours func(*waves.Member) windows.State
+	// check evaluates the check of a wave for a Stack. problem is why the Stack does not pass; known is false when that has to wait.
+	// invalidCheck is why a check cannot be used.
+	check        func(stack types.NamespacedName, expression string) (problem string, known bool)
+	invalidCheck error
 	// refused are Stacks that name the StackRollout and are not admitted, or have another source: at most maxRefused.
 	refused []autov1alpha1.RolloutFailure
 }
@@ -109,6 +113,9 @@ type walk struct {
 	// window says whether the windows allow turns, and shut is how many Stacks of open waves wait for a window of their own.
 	window windows.State
 	shut   int
+	// behind is how many of them have a source that does not offer the target, and unchecked how many have the target and wait until the check
+	// of their wave is evaluated.
+	behind, unchecked int
 }
 
 // decide gives turns to Stacks, wave by wave. It is given what the Stacks report, and decides everything else anew each time; what cannot be
@@ -122,6 +129,11 @@ func decide(o observation) decision {
 	w.followSource()
 	if w.status.Target == nil {
 		w.waitForSource()
+		return w.decision
+	}
+	if err := w.invalidCheck; err != nil {
+		w.stall(pulumiv1.InvalidCELExpressionReason, err.Error())
+		w.status.Turns = nil
 		return w.decision
 	}
 	if err := errors.Join(w.readWindows(), w.assign()); err != nil {
@@ -326,6 +338,9 @@ func (w *walk) giveTurns(open openWave) {
 			if active >= most || length >= turnsLength {
 				break
 			}
+			if m.Behind && m.State == waves.Waiting {
+				w.behind++
+			}
 			if m.State != waves.Waiting || m.Behind || w.waitsForMember(m) || w.waitsForWindow(m) {
 				continue
 			}
@@ -428,6 +443,10 @@ func (w *walk) describe(open openWave) {
 		w.reason, w.message = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
 		switch entry := w.status.Waves[open.index]; {
 		case entry.Running > 0 || entry.Waiting == 0:
+		case w.unchecked > 0:
+			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks are being checked", w.status.Wave, w.unchecked)
+		case w.behind > 0:
+			w.message = fmt.Sprintf("wave %s waits: the sources of %d of its Stacks do not offer %s", w.status.Wave, w.behind, revision)
 		case w.shut > 0:
 			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks wait for their own windows", w.status.Wave, w.shut)
 		default:

@@ -35,9 +35,15 @@ func (w *walk) judgeWaves() openWave {
 		entry := &w.status.Waves[i]
 		entry.Stacks = int32(len(members)) //nolint:gosec // far fewer fit into an API server
 		stalled := false
+		if i <= open.index {
+			w.checkMembers(i)
+		}
 		for _, m := range members {
 			w.count(entry, m)
 			stalled = stalled || m.State == waves.Failing && m.Stalled
+		}
+		if entry.Updated > w.updatedBefore(entry.Name) {
+			entry.SoakingSince = new(w.time()) // also without a turn: one that failed was tried again
 		}
 		done += int(entry.Updated + entry.Unchanged)
 		all += int(entry.Stacks - entry.LeftOut)
@@ -72,6 +78,41 @@ func (w *walk) judgeWaves() openWave {
 	return open
 }
 
+// updatedBefore returns how many Stacks of the wave were updated to the target when the last decision was made.
+func (w *walk) updatedBefore(wave string) int32 {
+	if before := w.initial.Target; before == nil || !waves.Same(before.RolloutRevision, w.status.Target.RolloutRevision) {
+		return 0
+	}
+	for i := range w.initial.Waves {
+		if w.initial.Waves[i].Name == wave {
+			return w.initial.Waves[i].Updated
+		}
+	}
+	return 0
+}
+
+// checkMembers applies the check of the wave to its Stacks that have the target. One that does not pass counts as failing: only somebody who
+// knows what the check means can mend that.
+func (w *walk) checkMembers(wave int) {
+	expression := w.spec.Waves[wave].Check
+	if expression == "" {
+		return
+	}
+	for _, m := range w.byWave[wave] {
+		if !m.State.IsDone() {
+			continue
+		}
+		switch problem, known := w.check(m.NamespacedName, expression); {
+		case !known:
+			m.State = waves.Checking
+			w.unchecked++
+			w.comeBackIn(checkInterval)
+		case problem != "":
+			m.State, m.Message, m.Stalled = waves.Failing, problem, true
+		}
+	}
+}
+
 // soakLeft returns for how much longer the wave soaks. The last wave does not, because nothing waits for it.
 func (w *walk) soakLeft(wave int) time.Duration {
 	since := w.status.Waves[wave].SoakingSince
@@ -91,7 +132,7 @@ func (w *walk) count(entry *autov1alpha1.RolloutWaveStatus, m *waves.Member) {
 		entry.Unchanged++
 	case waves.Running:
 		entry.Running++
-	case waves.Waiting:
+	case waves.Waiting, waves.Checking:
 		entry.Waiting++
 	case waves.BrokenBefore:
 		entry.BrokenBefore++

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -52,6 +53,10 @@ type fleet struct {
 
 func (f *fleet) hours(m *waves.Member) windows.State {
 	return f.reconciler.hoursOf(types.NamespacedName{Name: f.rollout.Name}, len(f.stacks), f.now)(m)
+}
+
+func (f *fleet) check(name types.NamespacedName, expression string) (problem string, known bool) {
+	return f.reconciler.checksOf(context.Background(), f.rollout, f.stacks)(name, expression)
 }
 
 // between returns a window from some time after noon until another.
@@ -128,7 +133,7 @@ func (f *fleet) decide() decision {
 	}
 	f.last = decide(observation{now: f.now, rollout: f.rollout, offer: f.offer, problem: f.problem,
 		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals,
-		hours: f.hours})
+		hours: f.hours, check: f.check, invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
 	f.rollout.Status = f.last.status
 	mark(f.rollout, f.last)
 	for _, event := range f.last.events {

@@ -29,7 +29,7 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 	if found != nil {
 		o.offer = &autov1alpha1.RolloutRevision{Revision: found.Revision, Digest: found.Digest}
 	}
-	stacks, err := r.stacksOf(ctx, client.ObjectKeyFromObject(rollout))
+	stacks, err := stacksOf(ctx, r.stacks(), client.ObjectKeyFromObject(rollout))
 	if err != nil {
 		return nil, err
 	}
@@ -39,14 +39,14 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 			o.refused = append(o.refused, autov1alpha1.RolloutFailure{Stack: waves.Name(stack.Namespace, stack.Name), Message: message})
 		}
 	}
+	others := r.sourcesLike(ctx, rollout, found)
 	for i := range stacks {
 		stack := &stacks[i]
-		switch {
-		case !waves.Admits(rollout, stack.Namespace):
+		if !waves.Admits(rollout, stack.Namespace) {
 			refuse(stack, "spec.allowedNamespaces does not admit its namespace")
-		case r.Sources.Key(stack) == "" || r.Sources.Key(stack) != r.Sources.Key(own):
-			refuse(stack, "its source is not the one in spec.sourceRef")
-		default:
+		} else if problem := others.check(stack); problem != "" {
+			refuse(stack, problem)
+		} else {
 			admitted = append(admitted, stack)
 		}
 	}
@@ -54,10 +54,12 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 		members := make([]*waves.Member, len(admitted))
 		for i, stack := range admitted {
 			members[i] = waves.Observe(stack, status)
+			members[i].Behind = others.isBehind(stack, status)
 		}
 		return members
 	}
 	o.hours = r.hoursOf(client.ObjectKeyFromObject(rollout), len(admitted), o.now)
+	o.check, o.invalidCheck = r.checksOf(ctx, rollout, admitted), checkExpressions(rollout.Spec.Waves)
 	o.members = o.observeAgain(&rollout.Status)
 	list := &autov1alpha1.ApprovalList{}
 	err = r.List(ctx, list, client.InNamespace(rollout.Namespace), client.MatchingFields{informercache.ApprovalsByRollout: rollout.Name}, client.UnsafeDisableDeepCopy)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/controller/stack/readyexpr"
+	"github.com/stack-controller/stack-controller/internal/controller/readyexpr"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 )
 

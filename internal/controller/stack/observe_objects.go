@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/controller/stack/readyexpr"
+	"github.com/stack-controller/stack-controller/internal/controller/readyexpr"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 )
 

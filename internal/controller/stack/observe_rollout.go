@@ -72,8 +72,7 @@ func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// rolloutOf returns the StackRollout that the Stack names; nil when there is none, and when it is not for this controller. The caller must not
-// change it. A StackRollout of another shard does not see the Stack, so what it says about all of its Stacks does not hold for this one.
+// rolloutOf returns the StackRollout that the Stack names, of any shard; nil when there is none. The caller must not change it.
 func (r *Reconciler) rolloutOf(ctx context.Context, stack *pulumiv1.Stack) (*autov1alpha1.StackRollout, error) {
 	key, _ := waves.RolloutOf(stack)
 	rollout := &autov1alpha1.StackRollout{}
@@ -82,9 +81,9 @@ func (r *Reconciler) rolloutOf(ctx context.Context, stack *pulumiv1.Stack) (*aut
 	switch {
 	case isLarge:
 		return nil, large
-	case err == nil && r.Shard.Has(rollout):
+	case err == nil:
 		return rollout, nil
-	case err == nil, apierrors.IsNotFound(err), key.Namespace != stack.Namespace:
+	case apierrors.IsNotFound(err), key.Namespace != stack.Namespace:
 		// A controller that watches one namespace reads no StackRollout of another one.
 		return nil, nil
 	}

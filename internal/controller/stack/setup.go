@@ -40,7 +40,6 @@ type requestQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // Indexes of the cache.
 const (
-	sourceIndex      = "spec.source"
 	dependencyIndex  = "spec.prerequisites"
 	readyExprIndex   = "spec.dependsOn.readyExpr"
 	objectsIndex     = "spec.dependsOn.kind"
@@ -93,7 +92,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 			return r.findStacks(ctx, outputsIndex, key.String())
 		})).
 		WithOptions(options)
-	stacksOf := func(ctx context.Context, key string) []reconcile.Request { return r.findStacks(ctx, sourceIndex, key) }
+	stacksOf := func(ctx context.Context, key string) []reconcile.Request {
+		return r.findStacks(ctx, informercache.StacksBySource, key)
+	}
 	for _, watch := range r.Sources.Watches(mgr.GetCache(), stacksOf) {
 		setup = setup.WatchesRawSource(watch)
 	}
@@ -153,7 +154,7 @@ func (r *Reconciler) addIndexes(ctx context.Context, indexer client.FieldIndexer
 		values func(client.Object) []string
 	}
 	indexes := map[string]index{
-		sourceIndex: {&pulumiv1.Stack{}, func(object client.Object) []string {
+		informercache.StacksBySource: {&pulumiv1.Stack{}, func(object client.Object) []string {
 			if key := r.Sources.Key(object.(*pulumiv1.Stack)); key != "" {
 				return []string{key}
 			}
@@ -267,7 +268,7 @@ func (r *Reconciler) wakeRollout(ctx context.Context, rollout client.Object, que
 func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, queue requestQueue) {
 	before, after := e.ObjectOld.(*autov1alpha1.StackRollout), e.ObjectNew.(*autov1alpha1.StackRollout)
 	if !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) ||
-		!equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces) || r.Shard.Has(before) != r.Shard.Has(after) {
+		!equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces) {
 		r.wakeRollout(ctx, after, queue)
 		return
 	}

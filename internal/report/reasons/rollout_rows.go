@@ -54,6 +54,12 @@ var rolloutRows = []Row{
 		Tests: []string{"rollout.TestDecisions/dependency-in-a-later-wave"},
 	},
 	{
+		Reason: "InvalidCELExpression", State: Stalled, Constant: elsewhere,
+		Means: "The `check` of a wave does not compile, does not return a bool, is too large or too complex, or reads a field that is not allowed. Nothing is updated.",
+		Todo:  "See the message, which has the wave, and the position or the field.",
+		Tests: []string{"rollout.TestChecks/invalid"},
+	},
+	{
 		Reason: "SpecInvalid", State: Stalled, Constant: elsewhere,
 		Means: "A selector of a wave, or an entry of `spec.windows`, is invalid. The message names it.",
 		Todo:  "Correct it.",

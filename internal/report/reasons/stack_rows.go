@@ -155,7 +155,7 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "RolloutNotFound", State: Waiting,
-		Means: "A new Stack waits, because there is no StackRollout with the name in `rolloutRef` that admits it, or it belongs to another [shard](guides/sharding.md). A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.",
+		Means: "A new Stack waits, because there is no StackRollout with the name in `rolloutRef` that admits it. A Stack that has been updated before keeps what it has, and shows this reason in the condition `Held`.",
 		When:  "when the StackRollout appears",
 		Todo:  "Check the name and the namespace, and `spec.allowedNamespaces` of the StackRollout. To get each revision at once, remove `rolloutRef`.",
 		Tests: []string{"e2e.TestStackWithoutItsStackRolloutGetsNothingNew"},

@@ -67,6 +67,7 @@ var meanings = map[string]string{
 	"cannot list the Stacks to wake":                                                      "A change may reach its Stacks only with their next `resyncFrequency`.",
 	"an event does not list what a preview would change":                                  "The result of a preview could not be read once more. `flux pulumi diff` shows the changes, and so does the status of the Update `update`.",
 	"cannot find the stackrollouts of a source":                                           "A new revision may reach its StackRollouts only when they are reconciled the next time.",
+	"cannot find the stacks of a source":                                                  "A new revision may reach StackRollouts whose Stacks have sources of their own only when they are reconciled the next time.",
 	"cannot find the updates to reconcile":                                                "A change may reach its Updates only when they are reconciled the next time.",
 	"cannot find the workspace of an update":                                              "The Workspace may learn of the Update only when it is reconciled the next time.",
 	"cannot read the update that an approval names":                                       "An Approval may wake its Stack only when the Stack is reconciled the next time.",

@@ -139,7 +139,7 @@ func TestShards(t *testing.T) {
 	f.awaitDeployed(first, f.names...)
 	f.expectUpdates(1, f.names...)
 
-	t.Run("StackRolloutOfAnotherShardReleasesNothing", func(t *testing.T) { f.on(t).rollOut() })
+	t.Run("StackRolloutOfOneShardGivesTurnsToStacksOfAll", func(t *testing.T) { f.on(t).rollOut() })
 	t.Run("StacksOfAControllerThatIsGoneWaitAndTheOthersGoOn", func(t *testing.T) { f.on(t).loseOne() })
 	t.Run("StackThatMovesWhileItsUpdateRunsIsUpdatedOnce", func(t *testing.T) { f.on(t).moveBusy() })
 	t.Run("UpdateWithoutTheLabelsOfItsWorkspaceWaitsForThem", func(t *testing.T) { f.on(t).updateByHand() })
@@ -153,43 +153,65 @@ func (f *fleet) on(t *testing.T) *fleet {
 	return &fleet{Fixture: systemtest.New(t, system, f.Name, f.Patience), names: f.names}
 }
 
-// rollOut expects that a Stack gets nothing from a StackRollout of another shard. That one sees no Stack, and is complete at once.
+// inWaves are Stacks of three shards with a StackRollout of one of them.
+var inWaves = []string{"waves-main", "waves-one", "waves-two"}
+
+// rollOut expects that a StackRollout of one shard lets the Stacks of all shards have its source.
 func (f *fleet) rollOut() {
 	rollout := &autov1alpha1.StackRollout{ObjectMeta: f.Meta("waves"), Spec: autov1alpha1.StackRolloutSpec{
-		SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.ExternalArtifactKind, Name: f.Name}, Waves: []autov1alpha1.RolloutWave{{Name: "all"}},
+		SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.ExternalArtifactKind, Name: f.Name}, Waves: []autov1alpha1.RolloutWave{
+			{Name: "first", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "first"}}}, {Name: "rest"},
+		},
 	}}
-	rollout.Labels = map[string]string{shardKey: "one"}
+	rollout.Labels = map[string]string{shardKey: "two"}
+	for _, name := range inWaves {
+		stack := system.NewStack(f.Name, name, sourcev1.ExternalArtifactKind)
+		stack.Spec.Stack, stack.Spec.FluxSource.SourceRef.Name = name, f.Name
+		stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: rollout.Name}
+		stack.Labels = map[string]string{"tier": "first"}
+		if shard := strings.TrimPrefix(name, "waves-"); shard != "main" {
+			stack.Labels = map[string]string{shardKey: shard}
+		}
+		f.Create(stack)
+	}
+	for _, name := range inWaves {
+		f.AwaitStack(name, statuscheck.NotReady(pulumiv1.RolloutNotFoundReason))
+	}
 	f.Create(rollout)
-	f.Eventually(func() bool {
-		f.Get(rollout.Name, rollout)
-		return conditions.IsTrue(rollout, autov1alpha1.RolloutComplete)
-	}).Should(BeTrue())
-	stack := system.NewStack(f.Name, "main-waves", sourcev1.ExternalArtifactKind)
-	stack.Spec.Stack, stack.Spec.FluxSource.SourceRef.Name = stack.Name, f.Name
-	stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: rollout.Name}
-	f.Create(stack)
-	f.AwaitStack(stack.Name, statuscheck.NotReady(pulumiv1.RolloutNotFoundReason))
-	f.expectUpdates(0, stack.Name)
+	for _, name := range inWaves {
+		f.AwaitStack(name, func(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) })
+	}
+	f.expectUpdates(1, inWaves...)
+	f.Eventually(f.doneInWaves).Should(Equal("3/3"))
+}
 
-	// When both belong to one shard, it is a Stack like any other.
-	f.move(stack.Name, "one")
-	f.AwaitStack(stack.Name, func(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) })
-	f.Succeed(system.Client.Delete(f.Context(), stack))
-	f.AwaitAbsent(stack.Name, &pulumiv1.Stack{})
+// doneInWaves returns how many Stacks of the StackRollout have its target.
+func (f *fleet) doneInWaves() string {
+	rollout := &autov1alpha1.StackRollout{}
+	f.Get("waves", rollout)
+	return rollout.Status.Done
 }
 
 func (f *fleet) loseOne() {
 	f.Succeed(controllers["one"].Stop(0))
 	waiting := f.versions("one-a", "one-b")
 	second := f.commit(2)
-	f.awaitDeployed(second, "main-a", "main-b", "two-a", "two-b")
-	f.expectUpdates(2, "main-a", "main-b", "two-a", "two-b")
-	f.expectUpdates(1, "one-a", "one-b")
+	f.awaitDeployed(second, "main-a", "main-b", "two-a", "two-b", "waves-main", "waves-two")
+	f.expectUpdates(2, "main-a", "main-b", "two-a", "two-b", "waves-main", "waves-two")
+	f.expectUpdates(1, "one-a", "one-b", "waves-one")
 	f.Expect(f.versions("one-a", "one-b")).To(Equal(waiting))
+	f.Eventually(f.doneInWaves).Should(Equal("2/3"), "the Stack of the controller that is gone keeps its turn")
 
 	f.Succeed(startShard(f.Context(), "one"))
 	f.awaitDeployed(second, f.names...)
 	f.expectUpdates(2, f.names...)
+	f.awaitDeployed(second, inWaves...)
+	f.expectUpdates(2, inWaves...)
+	f.Eventually(f.doneInWaves).Should(Equal("3/3"))
+	for _, name := range inWaves {
+		f.Succeed(system.Client.Delete(f.Context(), &pulumiv1.Stack{ObjectMeta: f.Meta(name)}))
+		f.AwaitAbsent(name, &pulumiv1.Stack{})
+	}
 }
 
 // moveBusy moves a Stack to a controller that cannot reach the agent of the operation, so the old controller follows the operation to its

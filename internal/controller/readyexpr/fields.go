@@ -111,7 +111,8 @@ func exposed(variable string, stack *pulumiv1.Stack, left *allowance) map[string
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
 		expose(content, annotationsField, annotations)
 	}
-	if outputs := stack.Status.Outputs; len(outputs) > 0 && len(outputs) <= maxExposedEntries {
+	// A check asks for an output with .?name also where a Stack has no outputs.
+	if outputs := stack.Status.Outputs; (len(outputs) > 0 || variable == "stack") && len(outputs) <= maxExposedEntries {
 		left.use(len(outputs) * 2 * outputOverhead)
 		lazy := make(map[string]any, len(outputs))
 		for name := range outputs {

@@ -91,7 +91,7 @@ func decoded(t *testing.T, value any) any {
 
 // documented returns the fields that the documentation lists.
 func documented(t *testing.T) []string {
-	text, err := os.ReadFile("../../../../docs/spec/v1/stacks.md")
+	text, err := os.ReadFile("../../../docs/spec/v1/stacks.md")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	_, table, _ := strings.Cut(string(text), "<!-- fields of readyExpr -->")
 	table, _, _ = strings.Cut(table, "<!-- end of the fields -->")

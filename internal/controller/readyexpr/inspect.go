@@ -62,12 +62,16 @@ func (i *inspection) visit(node ast.Expr) {
 	case ast.ComprehensionKind:
 		loop := node.AsComprehension()
 		for _, name := range []string{loop.IterVar(), loop.IterVar2()} {
-			if name == "self" || name == "dep" {
+			if slices.Contains(variables, name) {
 				i.refuse(fmt.Errorf("%s cannot be the name of another variable", name))
 			}
 		}
 	case ast.CallKind:
 		i.visitCall(node)
+	case ast.IdentKind:
+		if name := node.AsIdent(); slices.Contains(variables, name) {
+			i.refuse(i.dep.has(name))
+		}
 	case ast.SelectKind:
 		i.refuse(i.dep.readable(pathOf(node)))
 	}
@@ -123,7 +127,7 @@ func pathOf(node ast.Expr) string {
 	operand, field := "", ""
 	switch node.Kind() {
 	case ast.IdentKind:
-		if name := node.AsIdent(); name == "self" || name == "dep" {
+		if name := node.AsIdent(); slices.Contains(variables, name) {
 			return name
 		}
 	case ast.SelectKind:

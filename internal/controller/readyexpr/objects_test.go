@@ -27,7 +27,7 @@ func filledObject() *objectwatch.Object {
 
 func TestReadyExprReadsTheDocumentedFieldsOfAnObjectAndNoOthers(t *testing.T) {
 	g := NewWithT(t)
-	text, err := os.ReadFile("../../../../docs/spec/v1/stacks.md")
+	text, err := os.ReadFile("../../../docs/spec/v1/stacks.md")
 	g.Expect(err).NotTo(HaveOccurred())
 	_, list, found := strings.Cut(string(text), "<!-- fields of readyExpr of other kinds -->")
 	g.Expect(found).To(BeTrue())

@@ -204,7 +204,7 @@ func TestBoundedStepsEvaluateThemselves(t *testing.T) {
 				}
 				evaluating++
 				file, _ := runtime.FuncForPC(method.Func.Pointer()).FileLine(method.Func.Pointer())
-				g.Expect(file).To(ContainSubstring("internal/controller/stack/readyexpr"), "%T inherits %s", step, method.Name)
+				g.Expect(file).To(ContainSubstring("internal/controller/readyexpr"), "%T inherits %s", step, method.Name)
 			}
 		}
 	}

@@ -1,5 +1,5 @@
-// Package readyexpr evaluates the CEL expressions of spec.dependsOn[].readyExpr. Anybody who may write Stacks may write such an expression,
-// so its cost is bounded everywhere: its compilation, its program in memory, and each evaluation.
+// Package readyexpr evaluates the CEL expressions of spec.dependsOn[].readyExpr of Stacks, and of spec.waves[].check of StackRollouts. Anybody who
+// may write these may write such an expression, so its cost is bounded everywhere: its compilation, its program in memory, and each evaluation.
 //
 // Expressions have the functions of github.com/fluxcd/pkg/runtime/cel. The package does not use that one, which has no bounds, and whose
 // macros optMap and optFlatMap make a billion nodes from an expression of 400 bytes. The limits of cel-go alone are not enough. cel-go
@@ -49,13 +49,25 @@ type compiler struct {
 	known         *bytecache.Cache[source, compiled]
 }
 
-// subject is what "dep" is in an expression. It decides which fields the expression may read.
+// subject is what an expression is about. It decides which variables and fields the expression may read.
 type subject int
 
 const (
-	ofStacks  subject = iota // a Stack
-	ofObjects                // an object of another kind
+	ofStacks  subject = iota // "dep" is a Stack
+	ofObjects                // "dep" is an object of another kind
+	ofMembers                // "stack" is a Stack of a StackRollout
 )
+
+// variables are the names of all variables.
+var variables = []string{"self", "dep", "stack"}
+
+// has returns an error for a variable that an expression about the subject does not have.
+func (s subject) has(variable string) error {
+	if (variable == "stack") != (s == ofMembers) {
+		return fmt.Errorf("there is no variable %s in it", variable)
+	}
+	return nil
+}
 
 // source is what a program is made from.
 type source struct {
@@ -99,6 +111,7 @@ var newEnvironment = sync.OnceValues(func() (*environment, error) {
 		ext.Strings(), ext.Sets(), ext.Encoders(),
 		cel.Variable("self", cel.ObjectType("google.protobuf.Struct")),
 		cel.Variable("dep", cel.ObjectType("google.protobuf.Struct")),
+		cel.Variable("stack", cel.ObjectType("google.protobuf.Struct")),
 	)
 	if err != nil {
 		return nil, err
@@ -239,4 +252,20 @@ func evaluationVariables(self, dep *pulumiv1.Stack) map[string]any {
 		"self":            func() any { return exposed("self", self, left) },
 		"dep":             func() any { return exposed("dep", dep, left) },
 	}
+}
+
+// CheckMember is Check for an expression about a Stack of a StackRollout.
+func CheckMember(expression string) error {
+	_, err := compileFor(ofMembers, expression)
+	return err
+}
+
+// EvaluateMember is Evaluate for a Stack of a StackRollout, which is "stack" in the expression.
+func EvaluateMember(ctx context.Context, expression string, stack *pulumiv1.Stack) (bool, error) {
+	program, err := compileFor(ofMembers, expression)
+	if err != nil {
+		return false, err
+	}
+	left := newAllowance()
+	return run(ctx, program, map[string]any{allowanceVariable: left, "stack": func() any { return exposed("stack", stack, left) }})
 }

@@ -1,0 +1,93 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/readyexpr"
+)
+
+const (
+	// checkBudget bounds the time in which one reconcile evaluates the checks of waves. The rest is evaluated checkInterval later; until then
+	// nobody knows whether these Stacks pass.
+	checkBudget   = 500 * time.Millisecond
+	checkInterval = time.Second
+)
+
+// checks has what the check of its wave said about each Stack of a StackRollout.
+type checks map[types.UID]verdict
+
+// verdict is what a check says about a version of a Stack.
+type verdict struct {
+	version, expression string
+	// problem is why the Stack does not pass; empty when it does.
+	problem string
+}
+
+// checksOf returns a function that checks Stacks of the StackRollout in one reconcile. It evaluates an expression once for each version of a
+// Stack. known is false when that has to wait for the next reconcile.
+func (r *Reconciler) checksOf(
+	ctx context.Context, rollout *autov1alpha1.StackRollout, stacks []*pulumiv1.Stack,
+) func(stack types.NamespacedName, expression string) (problem string, known bool) {
+	byName := make(map[types.NamespacedName]*pulumiv1.Stack, len(stacks))
+	for _, stack := range stacks {
+		byName[types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}] = stack
+	}
+	value, _ := r.checks.LoadOrStore(types.NamespacedName{Namespace: rollout.Namespace, Name: rollout.Name}, checks{}) // it is reconciled once at a time
+	verdicts := value.(checks)
+	if len(verdicts) > 2*len(stacks) {
+		clear(verdicts) // most of these Stacks are gone
+	}
+	var spent time.Duration
+	return func(name types.NamespacedName, expression string) (problem string, known bool) {
+		stack := byName[name]
+		if had, found := verdicts[stack.UID]; found && had.version == stack.ResourceVersion && had.expression == expression {
+			return had.problem, true
+		}
+		if spent > checkBudget {
+			return "", false
+		}
+		start := time.Now()
+		passes, err := readyexpr.EvaluateMember(ctx, expression, visibleFrom(rollout.Namespace, stack))
+		switch {
+		case err != nil:
+			problem = fmt.Sprintf("check: %s", err)
+		case !passes:
+			problem = "check is false"
+		}
+		spent += time.Since(start)
+		verdicts[stack.UID] = verdict{stack.ResourceVersion, expression, problem}
+		return problem, true
+	}
+}
+
+// visibleFrom returns the Stack without the outputs that it does not share with the namespace.
+func visibleFrom(namespace string, stack *pulumiv1.Stack) *pulumiv1.Stack {
+	if namespace == stack.Namespace {
+		return stack
+	}
+	shown := *stack
+	shown.Status.Outputs = maps.Clone(stack.Status.Outputs)
+	maps.DeleteFunc(shown.Status.Outputs, func(output string, _ apiextensionsv1.JSON) bool { return !stack.SharesOutput(namespace, output, false) })
+	return &shown
+}
+
+// checkExpressions returns why the check of a wave cannot be used; nil if all can.
+func checkExpressions(waves []autov1alpha1.RolloutWave) error {
+	for i := range waves {
+		if waves[i].Check == "" {
+			continue
+		}
+		if err := readyexpr.CheckMember(waves[i].Check); err != nil {
+			return fmt.Errorf("wave %q: check: %w", waves[i].Name, err)
+		}
+	}
+	return nil
+}

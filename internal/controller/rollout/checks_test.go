@@ -1,0 +1,125 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
+)
+
+// reports makes the Stack report an output, in another version of it.
+func reports(stack *pulumiv1.Stack, output, value string) {
+	stack.ResourceVersion += "1"
+	stack.Status.Outputs = map[string]apiextensionsv1.JSON{output: {Raw: []byte(value)}}
+}
+
+func TestChecks(t *testing.T) {
+	const healthy = "stack.status.outputs.?healthy.orValue(true)"
+	t.Run("healthy", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Check = healthy + " == true"
+		f.offers("b")
+		f.finish("b")
+		f.Expect(f.last.complete).To(BeTrue())
+	})
+	t.Run("unhealthy", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Namespace = "team"
+		f.rollout.Spec.Waves[0].Check = healthy + " == true"
+		for _, stack := range f.stacks {
+			stack.Spec.RolloutRef.Namespace = "team"
+		}
+		f.offers("b")
+		reports(f.stacks[1], "healthy", "false")
+		f.finish("b")
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+		f.Expect(f.last.stalled).To(BeTrue(), "no attempt changes it")
+		f.Expect(f.rollout.Status.Failing).To(ConsistOf(autov1alpha1.RolloutFailure{Stack: "team/s1", Message: "check is false"}))
+		f.Expect(f.rollout.Status.Done).To(Equal("2/8"))
+		reports(f.stacks[1], "healthy", "true")
+		f.decide()
+		f.finish("b")
+		f.Expect(f.last.complete).To(BeTrue(), "it goes on by itself")
+	})
+	t.Run("output-of-another-namespace", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Check = healthy + " == true"
+		f.offers("b")
+		reports(f.stacks[1], "healthy", "false")
+		f.finish("b")
+		f.Expect(f.last.complete).To(BeTrue(), "it is not shared")
+		f.stacks[1].Spec.ShareOutputs = []pulumiv1.OutputShare{{Namespaces: []string{"plat*"}, Outputs: []string{"healthy"}}}
+		f.stacks[1].ResourceVersion = "shared"
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+	})
+	t.Run("cannot-be-evaluated", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.Waves[0].Check = "stack.status.outputs.healthy == true"
+		f.offers("b")
+		f.finish("b")
+		f.Expect(f.rollout.Status.Failing).To(HaveLen(3))
+		f.Expect(f.rollout.Status.Failing[0].Message).To(HavePrefix("check: it cannot be evaluated"))
+	})
+	t.Run("invalid", func(t *testing.T) {
+		for expression, problem := range map[string]string{
+			"stack.status.":                      "Syntax error",
+			"stack.spec.secrets == null":         "stack.spec.secrets is not a field that it may read",
+			"dep.metadata.name == 'a'":           "no variable dep",
+			"[self].exists(s, true)":             "no variable self",
+			"stack.metadata.annotations.a == ''": "is not a field that it may read",
+			"stack.metadata.name":                "not a bool",
+			strings.Repeat("!", 2049) + "true":   "longer than",
+		} {
+			f := newFleet(t)
+			f.rollout.Spec.Waves[0].Check = expression
+			f.offers("b")
+			f.Expect(f.last.reason).To(Equal(pulumiv1.InvalidCELExpressionReason))
+			f.Expect(f.last.message).To(And(HavePrefix(`wave "canary": check: `), ContainSubstring(problem)))
+			f.Expect(f.last.stalled).To(BeTrue())
+			f.Expect(f.turns()).To(BeEmpty())
+		}
+	})
+}
+
+// The expression that takes longest, for as many Stacks as there may be.
+func TestChecksOfManyStacksTakeBoundedTime(t *testing.T) {
+	suite.WithoutRaceDetector(t)
+	g := NewWithT(t)
+	var stacks []*pulumiv1.Stack
+	for i := range 10_000 {
+		stack := &pulumiv1.Stack{Namespace: "team", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i)), ResourceVersion: "1"}
+		stack.Status.Outputs = map[string]apiextensionsv1.JSON{"text": {Raw: []byte(`"` + strings.Repeat("a", 10_000) + `"`)}}
+		stacks = append(stacks, stack)
+	}
+	r, rollout := &Reconciler{}, &autov1alpha1.StackRollout{Namespace: "team", Name: "all"}
+	pass := func() (count int, took time.Duration) {
+		check, start := r.checksOf(t.Context(), rollout, stacks), time.Now()
+		for _, stack := range stacks {
+			if _, known := check(types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}, `stack.status.outputs.text.matches("(a|b)*c") || true`); known {
+				count++
+			}
+		}
+		return count, time.Since(start)
+	}
+	known, took := pass()
+	t.Logf("%d of %d Stacks in %s", known, len(stacks), took)
+	g.Expect(took).To(BeNumerically("<", 10*checkBudget))
+	for range 1000 {
+		again, _ := pass()
+		if again == len(stacks) {
+			return
+		}
+		g.Expect(again).To(BeNumerically(">", known), "what is known is not evaluated again")
+		known = again
+	}
+	t.Fatal("the checks never end")
+}

@@ -1,0 +1,103 @@
+package rollout
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+)
+
+// following returns a Stack that follows the source of the kind and name in its namespace.
+func following(namespace, kind, name string) *pulumiv1.Stack {
+	stack := &pulumiv1.Stack{Namespace: namespace, Name: "s"}
+	stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: kind, Name: name}}
+	return stack
+}
+
+func keyOfTest(stack *pulumiv1.Stack) string {
+	if stack.Spec.FluxSource == nil {
+		return ""
+	}
+	ref := stack.Spec.FluxSource.SourceRef
+	return fmt.Sprintf("%s %s/%s", ref.Kind, stack.Namespace, ref.Name)
+}
+
+func TestSourcesOfTheSameRepositoryTakePart(t *testing.T) {
+	const git, own = sourcev1.GitRepositoryKind, "https://git.example.com/infra"
+	looked := map[string]int{}
+	resolve := func(stack *pulumiv1.Stack) (*source.Artifact, error) {
+		key := keyOfTest(stack)
+		looked[key]++
+		found := &source.Artifact{Reference: artifact.Reference{Revision: revision("b").Revision, Digest: "sha256:of-another-tarball"}, Repository: own}
+		switch stack.Namespace {
+		case "behind":
+			found.Revision = revision("a").Revision
+		case "elsewhere":
+			found.Repository = "https://git.example.com/other"
+		case "missing":
+			return nil, &source.Problem{Message: "it does not exist"}
+		case "broken":
+			return nil, errors.New("the API server does not answer")
+		}
+		return found, nil
+	}
+	newSources := func(kind string, unknown bool) *sources {
+		s := &sources{resolve: resolve, keyOf: keyOfTest, kind: kind, key: kind + " platform/infra", unknown: unknown, others: map[string]*otherSource{}}
+		if !unknown && kind == git {
+			s.repository = own
+		}
+		return s
+	}
+	status := &autov1alpha1.StackRolloutStatus{Target: &autov1alpha1.RolloutTarget{RolloutRevision: revision("b")}}
+	for name, test := range map[string]struct {
+		stack   *pulumiv1.Stack
+		kind    string
+		unknown bool
+		problem string
+		behind  bool
+	}{
+		"the same object":                   {stack: following("platform", git, "infra"), kind: git},
+		"the same repository":               {stack: following("team", git, "infra"), kind: git},
+		"one that was polled earlier":       {stack: following("behind", git, "infra"), kind: git, behind: true},
+		"another repository":                {stack: following("elsewhere", git, "infra"), kind: git, problem: "its source is of https://git.example.com/other, and spec.sourceRef of " + own},
+		"another kind":                      {stack: following("team", sourcev1.BucketKind, "infra"), kind: git, problem: "its source is not the one in spec.sourceRef"},
+		"a kind that has no repository":     {stack: following("team", sourcev1.BucketKind, "infra"), kind: sourcev1.BucketKind, problem: "its source is not the one in spec.sourceRef"},
+		"no source":                         {stack: &pulumiv1.Stack{}, kind: git, problem: "its source is not the one in spec.sourceRef"},
+		"one without an artifact":           {stack: following("missing", git, "infra"), kind: git, problem: "its source offers no artifact"},
+		"one that cannot be read":           {stack: following("broken", git, "infra"), kind: git, problem: "its source offers no artifact"},
+		"while nobody knows the repository": {stack: following("elsewhere", git, "infra"), kind: git, unknown: true, behind: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := newSources(test.kind, test.unknown)
+			g.Expect(s.check(test.stack)).To(Equal(test.problem))
+			if test.problem == "" {
+				g.Expect(s.isBehind(test.stack, status)).To(Equal(test.behind))
+			}
+		})
+	}
+	t.Run("many Stacks of many sources", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newSources(git, false)
+		clear(looked)
+		refused := 0
+		for i := range 2 * maxSources {
+			for range 3 {
+				if s.check(following(fmt.Sprint(i), git, "infra")) != "" {
+					refused++
+				}
+			}
+		}
+		g.Expect(refused).To(Equal(3 * maxSources))
+		g.Expect(looked).To(HaveLen(maxSources))
+		g.Expect(looked).To(HaveEach(1), "each is read once")
+	})
+}

@@ -1,0 +1,384 @@
+package rollout
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/waves"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
+)
+
+// walker is a fleet with Stacks that do what the Stack controller does, a source, and somebody who changes all of them. It checks what a
+// StackRollout promises after each step.
+type walker struct {
+	*fleet
+	// running has the letter of the revision that each Stack is being updated to; empty when it is not.
+	running []string
+	// contents has what each Stack consists of with each revision, by its letter.
+	contents map[string][]string
+	// woken is true when a watch brings the StackRollout back, and due when the time in its last decision does; zero when none does.
+	woken bool
+	due   time.Time
+	// released has the revisions that each Stack was let have, and ended when its last update to a revision ended.
+	released []map[string]bool
+	ended    map[string]time.Time
+	// steps is what happened, and broken the promises that do not hold.
+	steps, broken []string
+}
+
+const (
+	walkSoak     = time.Hour
+	walkInterval = 30 * time.Minute
+)
+
+// newWalker returns a walker with a Stack in wave canary, one in wave early and the others in wave rest.
+func newWalker(t *testing.T, stacks, maxConcurrent int) *walker {
+	w := &walker{fleet: newFleet(t), contents: map[string][]string{"a": make([]string, stacks)}, ended: map[string]time.Time{}}
+	w.rollout.Spec.MaxConcurrent = number(maxConcurrent)
+	early := autov1alpha1.RolloutWave{Name: "early", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "early"}}}
+	w.rollout.Spec.Waves = slices.Insert(w.rollout.Spec.Waves, 1, early)
+	w.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: walkSoak}
+	w.stacks = w.stacks[:stacks]
+	tiers := []string{"canary", "early"}
+	for i, stack := range w.stacks {
+		stack.Labels = nil
+		if i < len(tiers) {
+			stack.Labels = map[string]string{"tier": tiers[i]}
+		}
+		w.running, w.released = append(w.running, ""), append(w.released, map[string]bool{"a": true})
+		w.contents["a"][i] = "a"
+	}
+	w.woken = true
+	w.reconcile()
+	return w
+}
+
+// letterOf returns the letter of the revision that the Stack ran last.
+func letterOf(stack *pulumiv1.Stack) string {
+	return strings.TrimPrefix(stack.Status.LastUpdate.LastAttemptedCommit, "sha256:")[:1]
+}
+
+func (w *walker) target() string {
+	if w.rollout.Status.Target == nil {
+		return ""
+	}
+	return strings.TrimPrefix(w.rollout.Status.Target.Digest, "sha256:")[:1]
+}
+
+func (w *walker) offered() string { return strings.TrimPrefix(w.offer.Digest, "sha256:")[:1] }
+
+func (w *walker) promise(kept bool, format string, args ...any) {
+	if !kept {
+		w.broken = append(w.broken, fmt.Sprintf(format, args...))
+	}
+}
+
+// change changes the Stack, which wakes the StackRollout as its watch does.
+func (w *walker) change(i int, change func(*pulumiv1.Stack)) {
+	before := w.stacks[i].DeepCopy()
+	change(w.stacks[i])
+	w.woken = w.woken || concerns(event.UpdateEvent{ObjectOld: before, ObjectNew: w.stacks[i]})
+}
+
+// commit makes the source offer a new revision, which has other content for the Stacks for which differs returns true.
+func (w *walker) commit(content func(stack int, letter string) string) {
+	letter := string(rune('a' + len(w.contents)))
+	w.contents[letter] = make([]string, len(w.stacks))
+	for i := range w.stacks {
+		w.contents[letter][i] = content(i, letter)
+	}
+	w.offer, w.woken = new(revision(letter)), true
+}
+
+// act does what the Stack controller does with a Stack that is not being updated.
+func (w *walker) act(i int) {
+	stack, offer := w.stacks[i], w.offered()
+	if w.running[i] != "" || stack.Spec.Suspend {
+		return
+	}
+	last, has := stack.Status.LastUpdate, letterOf(stack)
+	failed := last.State == pulumiv1.StackUpdateFailed
+	released := waves.Release(stack, w.rollout, *w.offer, w.offer.Digest).Released
+	same := w.contents[has][i] == w.contents[offer][i]
+	switch {
+	case !failed && has != offer && same:
+		w.change(i, func(stack *pulumiv1.Stack) {
+			unchanged(stack, offer)
+			stack.Status.LastUpdate.LastAttemptedCommit, stack.Status.LastUpdate.LastSuccessfulCommit = revision(offer).Digest, revision(offer).Digest
+		})
+	case released && (failed || has != offer):
+		w.run(i, offer)
+	case failed:
+		w.run(i, has)
+	}
+}
+
+// run begins an update.
+func (w *walker) run(i int, letter string) {
+	stack := w.stacks[i]
+	has := letterOf(stack)
+	w.promise(letter == has || w.released[i][letter], "%s has %s and runs %s, which was never released to it", stack.Name, has, letter)
+	w.running[i] = letter
+	count := 0
+	for j := range w.stacks {
+		if w.running[j] == letter && letterOf(w.stacks[j]) != letter {
+			count++
+		}
+	}
+	most := int(w.rollout.Spec.MaxConcurrent.IntVal)
+	w.promise(count <= most || w.isStable(letter), "%d Stacks run %s for the first time, and maxConcurrent is %d", count, letter, most)
+}
+
+func (w *walker) isStable(letter string) bool {
+	stable := w.rollout.Status.Stable
+	return stable != nil && waves.Same(*stable, revision(letter))
+}
+
+// end ends an update.
+func (w *walker) end(i int, well bool) {
+	letter := w.running[i]
+	if letter == "" {
+		return
+	}
+	w.running[i] = ""
+	w.ended[w.stacks[i].Name+letter] = w.now
+	w.change(i, func(stack *pulumiv1.Stack) {
+		if well {
+			succeed(stack, letter)
+		} else {
+			fail(stack, letter)
+		}
+		stack.Status.LastUpdate.Name = fmt.Sprint(len(w.steps))
+	})
+}
+
+// reconcile lets the StackRollout decide if something brings it back.
+func (w *walker) reconcile() {
+	if !w.woken && (w.due.IsZero() || w.now.Before(w.due)) {
+		return
+	}
+	before := w.rollout.Status.DeepCopy()
+	d := w.decide()
+	w.woken, w.due = false, time.Time{}
+	if d.after > 0 {
+		w.due = w.now.Add(d.after)
+	}
+	w.promise(d.wake != "", "the decision %s names no waker", d.reason)
+	w.promise(d.wake != byTime || d.after > 0, "the decision %s waits for no time", d.reason)
+	target := w.target()
+	for i, stack := range w.stacks {
+		if w.isStable(target) {
+			w.released[i][target] = true
+		}
+		had := waves.HasTurn(before, stack.Namespace, stack.Name) && before.Target != nil && waves.Same(before.Target.RolloutRevision, *w.offer)
+		if has := waves.HasTurn(&w.rollout.Status, stack.Namespace, stack.Name); has && !had {
+			w.judgeTurn(i)
+			w.released[i][target] = true
+		}
+	}
+	w.promise(len(w.rollout.Status.Turns) <= int(w.rollout.Spec.MaxConcurrent.IntVal), "%d turns", len(w.rollout.Status.Turns))
+}
+
+// decidedAbout reports whether an Approval that counts decides so about the target.
+func (w *walker) decidedAbout(decision autov1alpha1.ApprovalDecision) bool {
+	return slices.ContainsFunc(w.approvals, func(approval autov1alpha1.ApprovalSpec) bool {
+		return approval.Decision == decision && approval.Revision == revision(w.target()).Revision
+	})
+}
+
+// judgeTurn checks that the Stack may get a turn.
+func (w *walker) judgeTurn(i int) {
+	name, target := w.stacks[i].Name, w.target()
+	w.promise(target == w.offered(), "%s gets a turn for %s, and the source offers %s", name, target, w.offered())
+	w.promise(!w.rollout.Spec.Suspend, "%s gets a turn while the StackRollout is suspended", name)
+	w.promise(!w.decidedAbout(autov1alpha1.ApprovalReject), "%s gets a turn for a revision that was rejected", name)
+	for j, other := range w.stacks {
+		failed := other.Status.LastUpdate.State == pulumiv1.StackUpdateFailed && letterOf(other) == target
+		brokenBefore := failed && !w.released[j][successOf(other)]
+		if other.Spec.Suspend || brokenBefore {
+			continue
+		}
+		if w.waveOf(j) <= w.waveOf(i) {
+			w.promise(!failed, "%s gets a turn although %s failed with %s", name, other.Name, target)
+		}
+		if w.waveOf(j) >= w.waveOf(i) {
+			continue
+		}
+		applied := other.Status.LastAppliedRevision == revision(target).Revision && other.Status.LastUpdate.State == pulumiv1.StackUpdateSucceeded
+		w.promise(applied, "%s gets a turn before %s has %s", name, other.Name, target)
+		ended, ran := w.ended[other.Name+target]
+		soaked := !ran || w.waveOf(j) != 0 || w.now.Sub(ended) >= walkSoak || w.decidedAbout(autov1alpha1.ApprovalApprove)
+		w.promise(soaked, "%s gets a turn %s after %s was updated", name, w.now.Sub(ended), other.Name)
+	}
+}
+
+// successOf returns the letter of the revision with which the Stack succeeded last; "" if it never did.
+func successOf(stack *pulumiv1.Stack) string {
+	return strings.TrimPrefix(stack.Status.LastUpdate.LastSuccessfulCommit, "sha256:")[:1]
+}
+
+func (w *walker) waveOf(i int) int {
+	return map[string]int{"canary": 0, "early": 1, "": 2}[w.stacks[i].Labels["tier"]]
+}
+
+// options are what can happen next.
+func (w *walker) options() map[string]func() {
+	all := map[string]func(){
+		"reconcile": w.reconcile,
+		"time":      func() { w.now = w.now.Add(walkInterval) },
+		"suspend": func() {
+			w.rollout.Spec.Suspend, w.woken = !w.rollout.Spec.Suspend, true
+		},
+		"lose the status": func() {
+			w.rollout.Status, w.woken = autov1alpha1.StackRolloutStatus{}, true
+		},
+	}
+	if len(w.contents) < 6 {
+		had := w.contents[w.offered()]
+		all["commit"] = func() { w.commit(func(_ int, letter string) string { return letter }) }
+		all["commit for the first"] = func() {
+			w.commit(func(i int, letter string) string {
+				if i == 0 {
+					return letter
+				}
+				return had[i]
+			})
+		}
+		all["revert"] = func() { w.commit(func(int, string) string { return "a" }) }
+	}
+	if target := w.target(); target != "" && len(w.approvals) < 3 {
+		all["approve"] = func() { w.approve(autov1alpha1.ApprovalApprove, "", target); w.woken = true }
+		all["reject"] = func() { w.approve(autov1alpha1.ApprovalReject, "", target); w.woken = true }
+	}
+	for i, stack := range w.stacks {
+		if w.running[i] == "" {
+			all[stack.Name+" acts"] = func() { w.act(i) }
+		} else {
+			all[stack.Name+" ends"] = func() { w.end(i, true) }
+			all[stack.Name+" fails"] = func() { w.end(i, false) }
+		}
+		all[stack.Name+" is suspended or resumed"] = func() {
+			w.change(i, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = !stack.Spec.Suspend; stack.Generation++ })
+			w.change(i, func(stack *pulumiv1.Stack) { stack.Status.ObservedGeneration = stack.Generation })
+		}
+	}
+	return all
+}
+
+// settle lets everybody do what they do by themselves, and expects that all Stacks have what the source offers in the end.
+func (w *walker) settle() {
+	w.rollout.Spec.Suspend, w.woken = false, true
+	for i := range w.stacks {
+		w.change(i, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = false })
+	}
+	w.reconcile()
+	if w.decidedAbout(autov1alpha1.ApprovalReject) {
+		w.commit(func(_ int, letter string) string { return letter })
+	}
+	for range 100 {
+		w.reconcile()
+		for i := range w.stacks {
+			w.act(i)
+			w.end(i, true)
+		}
+		if w.last.complete && !w.woken {
+			break
+		}
+		if !w.woken {
+			if w.due.IsZero() {
+				break
+			}
+			w.now = w.due
+		}
+	}
+	w.promise(w.last.complete, "it ends, and not with %s: %s", w.last.reason, w.last.message)
+	for _, stack := range w.stacks {
+		w.promise(stack.Status.LastAppliedRevision == w.offer.Revision, "%s has %s in the end, and not %s", stack.Name, stack.Status.LastAppliedRevision, w.offer.Revision)
+	}
+}
+
+func TestStackThatSucceedsAtASecondAttemptSoaks(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+	f.offers("b")
+	succeed(f.stacks[0], "b")
+	succeed(f.stacks[1], "b")
+	fail(f.stacks[2], "b")
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+	f.Expect(f.turns()).To(BeEmpty())
+	f.now = noon.Add(3 * time.Hour)
+	succeed(f.stacks[2], "b") // it is tried again without another turn
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+	f.Expect(f.last.after).To(Equal(time.Hour))
+	f.now = noon.Add(4 * time.Hour)
+	f.decide()
+	f.Expect(f.turns()).To(HaveLen(5))
+}
+
+func TestFailureCountsAfterTheStatusWasLost(t *testing.T) {
+	f := newFleet(t)
+	f.offers("b")
+	f.rollout.Status = autov1alpha1.StackRolloutStatus{}
+	f.decide()
+	f.offers("c")
+	for _, stack := range f.stacks[:3] {
+		fail(stack, "c")
+	}
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "that they succeeded before is not known any longer")
+	f.Expect(f.turns()).To(BeEmpty())
+}
+
+// TestWhateverHappensTheRolloutKeepsItsPromises walks at random, with seeds that are always the same, and checks after each step that no Stack
+// runs what was not released to it, that no wave begins before those before are done and have soaked, that no more Stacks are updated at once than may be, and,
+// after each walk, that all Stacks get the newest revision when nothing fails any longer.
+func TestWhateverHappensTheRolloutKeepsItsPromises(t *testing.T) {
+	suite.WithoutRaceDetector(t)
+	start, steps := time.Now(), 0
+	happened := map[string]int{}
+	for seed := range uint64(4000) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		w := newWalker(t, 2+random.IntN(3), 1+random.IntN(2))
+		for range 30 {
+			options := w.options()
+			names := slices.Sorted(maps.Keys(options))
+			name := names[random.IntN(len(names))]
+			if random.IntN(2) == 0 {
+				name = "reconcile" // it is seldom late
+			}
+			w.steps = append(w.steps, name)
+			options[name]()
+			steps++
+			if len(w.broken) > 0 {
+				t.Fatalf("seed %d: %s\nafter: %s", seed, strings.Join(w.broken, "; "), strings.Join(w.steps, ", "))
+			}
+			happened[w.last.reason]++
+		}
+		w.settle()
+		if len(w.broken) > 0 {
+			t.Fatalf("seed %d: %s\nafter: %s", seed, strings.Join(w.broken, "; "), strings.Join(w.steps, ", "))
+		}
+	}
+	t.Logf("%d steps in %s, with the reasons %v", steps, time.Since(start).Round(time.Millisecond), happened)
+	for _, reason := range []string{
+		autov1alpha1.RolloutCompleteReason, autov1alpha1.RolloutProgressingReason, autov1alpha1.RolloutSoakingReason, autov1alpha1.RolloutSuspendedReason,
+		autov1alpha1.RolloutHaltedReason, autov1alpha1.RevisionRejectedReason,
+	} {
+		if happened[reason] == 0 {
+			t.Errorf("%s never happened", reason)
+		}
+	}
+}
