@@ -51,7 +51,7 @@ func TestStackWhoseSourceIsBehindGetsItsTurnWhenThatHasTheCommit(t *testing.T) {
 	p.AwaitStack("canary", systemtest.Showing("2"))
 	p.awaitRollout(autov1alpha1.RolloutProgressingReason, revision(second))
 	p.AwaitStack("east", systemtest.Showing("1"))
-	p.Expect(p.rollout().Status.Turns).To(BeEmpty(), "it would take a place")
+	p.Eventually(func() []autov1alpha1.RolloutTurn { return p.rollout().Status.Turns }).Should(BeEmpty(), "it would take a place")
 	fetch("own")
 	p.AwaitStack("east", systemtest.Showing("2"))
 	p.awaitRollout(autov1alpha1.RolloutCompleteReason, revision(second))
