@@ -5,6 +5,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -144,10 +145,19 @@ func concerns(e event.UpdateEvent) bool {
 	was, is := before.Status.LastUpdate, after.Status.LastUpdate
 	return before.Generation != after.Generation || before.Status.ObservedGeneration != after.Status.ObservedGeneration ||
 		before.Status.LastAppliedRevision != after.Status.LastAppliedRevision ||
-		conditions.IsReady(before) != conditions.IsReady(after) || conditions.IsStalled(before) != conditions.IsStalled(after) ||
+		!maps.Equal(statusesOf(before), statusesOf(after)) ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 		!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		(was == nil) != (is == nil) || was != nil && (was.Name != is.Name || was.LastAttemptedCommit != is.LastAttemptedCommit)
+}
+
+// statusesOf returns the status of each condition, by its type. A check may read all of them.
+func statusesOf(stack *pulumiv1.Stack) map[string]metav1.ConditionStatus {
+	statuses := make(map[string]metav1.ConditionStatus, len(stack.Status.Conditions))
+	for i := range stack.Status.Conditions {
+		statuses[stack.Status.Conditions[i].Type] = stack.Status.Conditions[i].Status
+	}
+	return statuses
 }
 
 // rolloutsOf returns the StackRollouts that the source with the key concerns: it is their source, or that of one of their Stacks.

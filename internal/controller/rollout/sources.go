@@ -63,8 +63,8 @@ func (s *sources) check(stack *pulumiv1.Stack) string {
 		other = &otherSource{}
 		s.others[key] = other
 		switch found, err := s.resolve(stack); {
-		case err != nil:
-			other.problem = "its source offers no artifact"
+		case err != nil || found == nil:
+			// It takes part, and its wave waits: without it, the next wave would begin.
 		case found.Repository != s.repository:
 			other.problem = plaintext.Cut(fmt.Sprintf("its source is of %s, and spec.sourceRef of %s", found.Repository, s.repository), 200)
 		default:

@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -71,8 +73,8 @@ func TestSourcesOfTheSameRepositoryTakePart(t *testing.T) {
 		"another kind":                      {stack: following("team", sourcev1.BucketKind, "infra"), kind: git, problem: "its source is not the one in spec.sourceRef"},
 		"a kind that has no repository":     {stack: following("team", sourcev1.BucketKind, "infra"), kind: sourcev1.BucketKind, problem: "its source is not the one in spec.sourceRef"},
 		"no source":                         {stack: &pulumiv1.Stack{}, kind: git, problem: "its source is not the one in spec.sourceRef"},
-		"one without an artifact":           {stack: following("missing", git, "infra"), kind: git, problem: "its source offers no artifact"},
-		"one that cannot be read":           {stack: following("broken", git, "infra"), kind: git, problem: "its source offers no artifact"},
+		"one without an artifact":           {stack: following("missing", git, "infra"), kind: git, behind: true},
+		"one that cannot be read":           {stack: following("broken", git, "infra"), kind: git, behind: true},
 		"while nobody knows the repository": {stack: following("elsewhere", git, "infra"), kind: git, unknown: true, behind: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,4 +102,18 @@ func TestSourcesOfTheSameRepositoryTakePart(t *testing.T) {
 		g.Expect(looked).To(HaveLen(maxSources))
 		g.Expect(looked).To(HaveEach(1), "each is read once")
 	})
+}
+
+// A check may read the conditions of a Stack, so a change of one brings its StackRollout back.
+func TestChangeOfAConditionConcernsTheStackRollout(t *testing.T) {
+	g := NewWithT(t)
+	before := following("team", sourcev1.GitRepositoryKind, "infra")
+	before.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: "all"}
+	conditions.MarkFalse(before, pulumiv1.DriftedCondition, pulumiv1.NoDriftReason, "none")
+	after := before.DeepCopy()
+	g.Expect(concerns(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(BeFalse())
+	conditions.MarkFalse(after, pulumiv1.DriftedCondition, pulumiv1.NoDriftReason, "none still")
+	g.Expect(concerns(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(BeFalse(), "messages change often")
+	conditions.MarkTrue(after, pulumiv1.DriftedCondition, pulumiv1.DriftDetectedReason, "drifted")
+	g.Expect(concerns(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(BeTrue())
 }
