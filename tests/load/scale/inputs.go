@@ -214,7 +214,7 @@ func (s *scale) updates() (ran map[string]int, given int, err error) {
 // text returns the section about inputs.
 func (t *taken) text() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "\n## With inputs\n\n%d more Stacks have %d [inputs](spec/v1/stacks.md#inputs) each: outputs of one Stack, and keys of a watched ConfigMap. "+
+	fmt.Fprintf(&out, "\n## With inputs\n\n%d Stacks have %d [inputs](spec/v1/stacks.md#inputs) each: outputs of one Stack, and keys of a watched ConfigMap. "+
 		"They\nneed %s more heap, %.1f kB each.\n\n", takers, inputsEach, measure.Megabytes(t.heap), float64(t.heap)/1000/takers)
 	out.WriteString(row("", "time", "processor time of stack-controller per Stack", "requests of stack-controller per Stack", "reads of Secrets and ConfigMaps per Stack") +
 		"|---|---|---|---|---|\n")

@@ -1,6 +1,6 @@
 // Command scale measures the resource usage of many Stacks. It runs stack-controller with real etcd, kube-apiserver and source-controller.
-// Most Stacks use a stub instead of the pulumi CLI; one more Stack uses the real CLI, which shows what another tenant notices meanwhile. At
-// each of several sizes it creates Stacks, makes a commit for all of them, and kills the controller. At the last size it also measures an
+// Most Stacks use a stub instead of the pulumi CLI; one more Stack uses the real CLI, which shows what another tenant notices meanwhile. First
+// come a thousand Stacks in waves, and a thousand with inputs. At each of several sizes it creates Stacks, makes a commit for all of them, and kills the controller. At the last size it also measures an
 // idle system, a commit for one namespace, a commit without changes, a change of the leader, three controllers, and the deletion of all
 // Stacks. Run it with "make scale".
 package main
@@ -68,6 +68,9 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		return err
 	}
 	r := &results{machine: machine, stacks: *stacks}
+	if err := s.others(ctx, r); err != nil {
+		return err
+	}
 	for _, size := range until(*stacks) {
 		g, err := s.size(ctx, size)
 		if err != nil {
@@ -221,6 +224,18 @@ func (s *scale) commitBeside(ctx context.Context) (measure.Samples, error) {
 	return took, ranOnce(s.stub, s.fleet.teams)
 }
 
+// others measures Stacks that are not part of the fleet, before there is one, and starts the controller again, so that nothing is left of them.
+func (s *scale) others(ctx context.Context, r *results) (err error) {
+	if r.waves, err = s.waves(ctx); err != nil {
+		return fmt.Errorf("waves: %w", err)
+	}
+	if r.inputs, err = s.inputs(ctx); err != nil {
+		return fmt.Errorf("inputs: %w", err)
+	}
+	_, err = s.restart(ctx, 0)
+	return err
+}
+
 // last does the measurements of the last size.
 func (s *scale) last(ctx context.Context, r *results) (err error) {
 	if r.idle, err = s.measureCost(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, idlePeriod) }); err != nil {
@@ -243,9 +258,6 @@ func (s *scale) last(ctx context.Context, r *results) (err error) {
 	}
 	if r.servers, err = s.serverMemory(); err != nil {
 		return err
-	}
-	if r.inputs, err = s.inputs(ctx); err != nil {
-		return fmt.Errorf("inputs: %w", err)
 	}
 	if r.leaderless, r.tookOver, err = s.leaderChange(ctx); err != nil {
 		return fmt.Errorf("a leader change: %w", err)

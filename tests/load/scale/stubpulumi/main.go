@@ -1,11 +1,13 @@
 // Command stubpulumi replaces the pulumi CLI when thousands of Stacks are measured. It changes nothing and takes almost no time, so that
 // the measurement shows everything else. It answers the commands that the agent runs, reports the program's output as the engine does, and
-// logs each command in a file beside the executable. For a project whose name begins with "real" it runs the CLI to which the link "real"
+// logs each command, and the time of each update, in files beside the executable. An update fails if the program's output ends with "-fails-" and
+// the name of the stack. For a project whose name begins with "real" it runs the CLI to which the link "real"
 // beside the executable points.
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const (
@@ -39,6 +42,7 @@ func main() {
 // stub is one call of the stub.
 type stub struct {
 	dir            string // directory of the executable
+	start          time.Time
 	project, stack string
 	value          string // output of the program
 }
@@ -56,7 +60,7 @@ func run(args []string) (int, error) {
 		fmt.Println(version)
 		return 0, nil
 	}
-	s := &stub{dir: filepath.Dir(executable), stack: flagOf(args, "--stack")}
+	s := &stub{start: time.Now(), dir: filepath.Dir(executable), stack: flagOf(args, "--stack")}
 	content, err := os.ReadFile("Pulumi.yaml")
 	if err != nil {
 		return 0, err
@@ -91,7 +95,10 @@ func (s *stub) command(args []string) (int, error) {
 			fmt.Fprintf(os.Stderr, "error: no stack named '%s' found\n", s.stack)
 			return stackNotFound, nil
 		}
-		return 0, s.note(command, s.report(command, flagOf(args, "--event-log")))
+		if command == "up" && strings.HasSuffix(s.value, "-fails-"+s.stack) {
+			return 0, errors.Join(s.noteTime(), errors.New("the program says that this stack fails"))
+		}
+		return 0, s.note(command, errors.Join(s.report(command, flagOf(args, "--event-log")), s.noteTime()))
 	}
 	return 0, fmt.Errorf("the stub has no command %q", args)
 }
@@ -101,12 +108,21 @@ func (s *stub) note(command string, err error) error {
 	if err != nil {
 		return err
 	}
-	calls, err := os.OpenFile(filepath.Join(s.dir, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	return s.add("calls", fmt.Sprintf("%s\t%s\t%s\t%s\n", s.project, s.stack, command, s.value))
+}
+
+// noteTime adds when the command began and ended to the file with these times, in nanoseconds.
+func (s *stub) noteTime() error {
+	return s.add("spans", fmt.Sprintf("%s\t%s\t%d\t%d\n", s.project, s.stack, s.start.UnixNano(), time.Now().UnixNano()))
+}
+
+func (s *stub) add(file, line string) error {
+	log, err := os.OpenFile(filepath.Join(s.dir, file), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	defer calls.Close()
-	_, err = fmt.Fprintf(calls, "%s\t%s\t%s\t%s\n", s.project, s.stack, command, s.value)
+	defer log.Close()
+	_, err = log.WriteString(line)
 	return err
 }
 

@@ -1,0 +1,375 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/load/measure"
+)
+
+const (
+	// waveStacks is how many Stacks follow one StackRollout, in waveCount waves of the same size.
+	waveStacks, waveCount = 1000, 5
+	// waveLabel is the label with the index of the wave.
+	waveLabel = "wave"
+	// fewAtOnce and manyAtOnce are what maxConcurrent is: the default, and more than run at once anyway.
+	fewAtOnce, manyAtOnce = 10, 100
+	// wavesName is the name of the StackRollout, its source and the project.
+	wavesName = "waves"
+)
+
+// waved is what it costs that Stacks are updated in waves.
+type waved struct {
+	// plain is the cost of a commit without a StackRollout, held that of a commit for which all wait, few and many those of a commit in waves.
+	plain, held, few, many *cost
+	// parallelFew and parallelMany are how many updates ran at once at most.
+	parallelFew, parallelMany int
+	// ranBroken is how many Stacks were updated to a revision with which one of the second wave failed, and ranRevert to the one that reverted it.
+	ranBroken, ranRevert int
+}
+
+// span is one update, as the CLI saw it.
+type span struct {
+	stack      string
+	start, end int64 // in nanoseconds
+}
+
+// waves measures Stacks that are updated in waves, and deletes them. It fails unless each commit runs once on each Stack, wave after wave, and
+// never on more than maxConcurrent at once; a failure stops the waves after it, and a revert runs only where the failing revision had run.
+func (s *scale) waves(ctx context.Context) (*waved, error) {
+	app, template, err := s.system.Provide(ctx, wavesName, s.fleet.files(wavesName, s.fleet.value))
+	if err != nil {
+		return nil, err
+	}
+	t, w := &team{app: app, value: s.fleet.value}, &waved{}
+	if err := s.createMembers(ctx, t, template); err != nil {
+		return nil, err
+	}
+	if _, err := s.fleet.await(ctx, []*team{t}); err != nil {
+		return nil, err
+	}
+	if err := ranOnce(s.stub, []*team{t}); err != nil {
+		return nil, err
+	}
+	if w.plain, _, err = s.commit(ctx, []*team{t}); err != nil {
+		return nil, err
+	}
+	if err := s.join(ctx, t); err != nil {
+		return nil, fmt.Errorf("join the StackRollout: %w", err)
+	}
+	if w.held, err = s.commitHeld(ctx, t); err != nil {
+		return nil, fmt.Errorf("a commit that waits: %w", err)
+	}
+	if w.few, w.parallelFew, err = s.inWaves(ctx, t, fewAtOnce, func(context.Context) error { return nil }); err != nil {
+		return nil, err
+	}
+	commit := func(ctx context.Context) error { return s.fleet.commit(ctx, []*team{t}) }
+	if w.many, w.parallelMany, err = s.inWaves(ctx, t, manyAtOnce, commit); err != nil {
+		return nil, err
+	}
+	if err := s.breakAndRevert(ctx, t, w); err != nil {
+		return nil, fmt.Errorf("a revision that fails: %w", err)
+	}
+	if err := s.fleet.delete(ctx, []*team{t}); err != nil {
+		return nil, err
+	}
+	return w, s.system.Client.Delete(ctx, &autov1alpha1.StackRollout{Namespace: t.app.Namespace, Name: wavesName})
+}
+
+func (s *scale) createMembers(ctx context.Context, t *team, template *pulumiv1.Stack) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(requesters)
+	for i := range waveStacks {
+		stack := template.DeepCopy()
+		stack.Name = fmt.Sprintf("stack-%04d", i)
+		stack.Labels = map[string]string{waveLabel: strconv.Itoa(waveOf(stack.Name))}
+		stack.Spec.Stack, stack.Spec.DestroyOnFinalize = stack.Name, true
+		t.stacks = append(t.stacks, stack.Name)
+		group.Go(func() error { return s.system.Client.Create(ctx, stack) })
+	}
+	return group.Wait()
+}
+
+// waveOf returns the index of the wave of a Stack.
+func waveOf(stack string) int {
+	index, _ := strconv.Atoi(strings.TrimPrefix(stack, "stack-"))
+	return index * waveCount / waveStacks
+}
+
+// join creates a StackRollout that is suspended, and lets all Stacks join it.
+func (s *scale) join(ctx context.Context, t *team) error {
+	rollout := &autov1alpha1.StackRollout{Namespace: t.app.Namespace, Name: wavesName}
+	rollout.Spec = autov1alpha1.StackRolloutSpec{SourceRef: autov1alpha1.RolloutSource{Kind: "GitRepository", Name: t.app.Name}, Suspend: true}
+	for i := range waveCount {
+		wave := autov1alpha1.RolloutWave{Name: fmt.Sprintf("wave-%d", i)}
+		if i < waveCount-1 {
+			wave.Stacks = &metav1.LabelSelector{MatchLabels: map[string]string{waveLabel: strconv.Itoa(i)}}
+		}
+		rollout.Spec.Waves = append(rollout.Spec.Waves, wave)
+	}
+	if err := s.system.Client.Create(ctx, rollout); err != nil {
+		return fmt.Errorf("create the StackRollout: %w", err)
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(requesters)
+	for _, name := range t.stacks {
+		stack := &pulumiv1.Stack{Namespace: t.app.Namespace, Name: name}
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"rolloutRef":{"name":%q}}}`, wavesName))
+		group.Go(func() error { return s.system.Client.Patch(groupCtx, stack, patch) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return s.awaitRollout(ctx, t, func(rollout *autov1alpha1.StackRollout) bool {
+		return rollout.Status.Done == fmt.Sprintf("%d/%d", waveStacks, waveStacks) && meta.IsStatusConditionTrue(rollout.Status.Conditions, autov1alpha1.RolloutComplete)
+	})
+}
+
+// awaitRollout waits until the StackRollout is as wanted.
+func (s *scale) awaitRollout(ctx context.Context, t *team, wanted func(*autov1alpha1.StackRollout) bool) error {
+	rollout := &autov1alpha1.StackRollout{}
+	for start := time.Now(); time.Since(start) < patience; {
+		if err := s.system.Client.Get(ctx, client.ObjectKey{Namespace: t.app.Namespace, Name: wavesName}, rollout); err != nil {
+			return err
+		}
+		if wanted(rollout) {
+			return nil
+		}
+		if err := measure.Sleep(ctx, 10*pollInterval); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the StackRollout is not as it should be after %s: %s, %v", patience, rollout.Status.Done, rollout.Status.Conditions)
+}
+
+// commitHeld makes a commit that no Stack may have, and measures what that costs until nothing happens any longer.
+func (s *scale) commitHeld(ctx context.Context, t *team) (*cost, error) {
+	c, err := s.measureCost(ctx, func(ctx context.Context) error {
+		if err := s.fleet.commit(ctx, []*team{t}); err != nil {
+			return err
+		}
+		if err := s.awaitRollout(ctx, t, func(rollout *autov1alpha1.StackRollout) bool {
+			return rollout.Status.Done == fmt.Sprintf("0/%d", waveStacks)
+		}); err != nil {
+			return err
+		}
+		return measure.Sleep(ctx, quietTime)
+	})
+	if err != nil {
+		return nil, err
+	}
+	ran, err := callsSoFar(s.stub)
+	if err == nil && len(ran) > 0 {
+		err = fmt.Errorf("the CLI was called: %v", ran)
+	}
+	return c, err
+}
+
+// inWaves lets the commit reach all Stacks, so many at once, and returns how many updates ran at once.
+func (s *scale) inWaves(ctx context.Context, t *team, atOnce int, commit func(context.Context) error) (c *cost, parallel int, err error) {
+	if _, err := s.spans(); err != nil {
+		return nil, 0, err
+	}
+	c, err = s.measureCost(ctx, func(ctx context.Context) error {
+		if err := s.setRollout(ctx, t, atOnce); err != nil {
+			return err
+		}
+		if err := commit(ctx); err != nil {
+			return err
+		}
+		_, err := s.fleet.await(ctx, []*team{t})
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("%d at once: %w", atOnce, err)
+	}
+	fmt.Fprintf(s.out, "%d Stacks in %d waves, %d at once: %s\n", waveStacks, waveCount, atOnce, measure.Seconds(c.took))
+	ran, err := s.spans()
+	if err != nil {
+		return nil, 0, err
+	}
+	if parallel, err = checkOrder(ran); err != nil {
+		return nil, 0, err
+	}
+	if parallel > atOnce {
+		return nil, 0, fmt.Errorf("%d updates ran at once, and maxConcurrent is %d", parallel, atOnce)
+	}
+	return c, parallel, ranOnce(s.stub, []*team{t})
+}
+
+// setRollout lets so many Stacks be updated at once.
+func (s *scale) setRollout(ctx context.Context, t *team, atOnce int) error {
+	rollout := &autov1alpha1.StackRollout{Namespace: t.app.Namespace, Name: wavesName}
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":false,"maxConcurrent":%d}}`, atOnce))
+	return s.system.Client.Patch(ctx, rollout, patch)
+}
+
+// checkOrder returns how many updates ran at once at most. It fails if one of a wave began before all of the wave before it had ended.
+func checkOrder(ran []span) (parallel int, err error) {
+	type edge struct {
+		at     int64
+		change int
+	}
+	var edges []edge
+	var first, last [waveCount]int64
+	for _, update := range ran {
+		edges = append(edges, edge{update.start, 1}, edge{update.end, -1})
+		wave := waveOf(update.stack)
+		if first[wave] == 0 || update.start < first[wave] {
+			first[wave] = update.start
+		}
+		last[wave] = max(last[wave], update.end)
+	}
+	for wave := range waveCount - 1 {
+		if first[wave+1] < last[wave] && first[wave+1] != 0 {
+			return 0, fmt.Errorf("wave %d began %s before the end of the wave before it", wave+1, time.Duration(last[wave]-first[wave+1]))
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return int(a.at - b.at) })
+	running := 0
+	for _, e := range edges {
+		running += e.change
+		parallel = max(parallel, running)
+	}
+	return parallel, nil
+}
+
+// spans returns the updates of the Stacks that ran since the last call.
+func (s *scale) spans() ([]span, error) {
+	path := filepath.Join(s.stub, "spans")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the times of the updates: %w", err)
+	}
+	var found []span
+	for line := range strings.Lines(string(content)) {
+		project, update := "", span{}
+		if _, err := fmt.Sscanf(line, "%s %s %d %d", &project, &update.stack, &update.start, &update.end); err != nil {
+			return nil, fmt.Errorf("read the times of the updates: %w", err)
+		}
+		if project == wavesName {
+			found = append(found, update)
+		}
+	}
+	return found, os.Truncate(path, 0)
+}
+
+// breakAndRevert makes a commit with which a Stack of the second wave fails, and reverts it.
+func (s *scale) breakAndRevert(ctx context.Context, t *team, w *waved) error {
+	victim := t.stacks[waveStacks/waveCount*3/2]
+	good := s.fleet.files(t.app.Name, t.value)
+	broken := gitserver.Files{"Pulumi.yaml": strings.TrimSuffix(good["Pulumi.yaml"], "\n") + "-fails-" + victim + "\n"}
+	push := func(files gitserver.Files) error {
+		if _, err := t.app.Repository.Commit(files); err != nil {
+			return err
+		}
+		return s.system.Fetch(ctx, t.app)
+	}
+	if err := push(broken); err != nil {
+		return err
+	}
+	if err := s.awaitRollout(ctx, t, func(rollout *autov1alpha1.StackRollout) bool {
+		ready := meta.FindStatusCondition(rollout.Status.Conditions, fluxmeta.ReadyCondition)
+		return ready != nil && ready.Reason == autov1alpha1.RolloutHaltedReason && len(rollout.Status.Turns) == 0
+	}); err != nil {
+		return err
+	}
+	ranBroken, err := s.ranOf()
+	if err != nil {
+		return err
+	}
+	for stack := range ranBroken {
+		if waveOf(stack) > 1 {
+			return fmt.Errorf("the Stack %s ran what had failed in an earlier wave", stack)
+		}
+	}
+	if ranBroken[victim] == 0 {
+		return fmt.Errorf("the Stack %s did not run what it fails with", victim)
+	}
+	if err := push(good); err != nil {
+		return err
+	}
+	if err := s.awaitRollout(ctx, t, func(rollout *autov1alpha1.StackRollout) bool {
+		return meta.IsStatusConditionTrue(rollout.Status.Conditions, autov1alpha1.RolloutComplete)
+	}); err != nil {
+		return err
+	}
+	if _, err := s.fleet.await(ctx, []*team{t}); err != nil {
+		return err
+	}
+	ranRevert, err := s.ranOf()
+	if err != nil {
+		return err
+	}
+	for stack, times := range ranRevert {
+		if ranBroken[stack] == 0 || times != 1 && stack != victim { // which was tried again
+			return fmt.Errorf("the Stack %s ran the revert %d times, and had run what was reverted %d times", stack, times, ranBroken[stack])
+		}
+	}
+	w.ranBroken, w.ranRevert = len(ranBroken), len(ranRevert)
+	_, err = calls(s.stub)
+	return err
+}
+
+// ranOf returns how often each Stack was updated since the last call.
+func (s *scale) ranOf() (map[string]int, error) {
+	ran, err := s.spans()
+	counts := map[string]int{}
+	for _, update := range ran {
+		counts[update.stack]++
+	}
+	return counts, err
+}
+
+// text returns the section about waves.
+func (w *waved) text() string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "\n## In waves\n\n%d Stacks follow one [StackRollout](spec/v1/stackrollouts.md) with %d waves of the same size and no soak. The second wave begins\n"+
+		"when the last update of the first one has ended, and so on.\n\n", waveStacks, waveCount)
+	out.WriteString(row("a commit", "time", "updates at once, at most", "processor time of stack-controller per Stack", "requests of stack-controller per Stack",
+		"writes of the StackRollout") + "|---|---|---|---|---|---|\n")
+	for _, line := range []struct {
+		name     string
+		parallel string
+		*cost
+	}{
+		{"without a StackRollout", "", w.plain},
+		{"for which all wait", "0", w.held},
+		{number("with maxConcurrent %d, the default", fewAtOnce), strconv.Itoa(w.parallelFew), w.few},
+		{number("with maxConcurrent %d", manyAtOnce), strconv.Itoa(w.parallelMany), w.many},
+	} {
+		out.WriteString(row(line.name, measure.Seconds(line.took), line.parallel, perStack(line.cpu[controller], waveStacks), number("%.1f", float64(line.sum())/waveStacks),
+			number("%d", rolloutWrites(line.cost))))
+	}
+	fmt.Fprintf(&out, "\nWith maxConcurrent %d it takes %.2f times as long as without a StackRollout. With a revision that fails on one Stack of the second wave, %d Stacks "+
+		"were updated,\nnone of a later wave. The commit that reverted it was run by %d, and by no Stack that had not run the other one.\n",
+		manyAtOnce, w.many.took.Seconds()/w.plain.took.Seconds(), w.ranBroken, w.ranRevert)
+	return out.String()
+}
+
+// rolloutWrites returns how often the status of the StackRollout was written.
+func rolloutWrites(c *cost) (writes int) {
+	for kind, count := range c.requests {
+		if strings.HasSuffix(kind, " stackrollouts/status") {
+			writes += count
+		}
+	}
+	return writes
+}
