@@ -39,6 +39,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/controller/workspace"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/outputobject"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
@@ -64,6 +65,7 @@ type sharedDependencies struct {
 	git           *source.Git
 	sources       []source.Source     // all but git; each controller has its own git subscriber
 	watcher       *references.Watcher // nil when no Secrets and ConfigMaps are watched
+	namespaces    *namespaces.Watcher // nil when one namespace is watched
 	recentOutputs *update.RecentOutputs
 	// storedOutputs are read by all updates that use them, and by the Stacks of these.
 	storedOutputs *inputs.Stored
@@ -116,7 +118,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 		return err
 	}
 	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Sources: &source.Set{Sources: newSources(mgr, o)},
-		Store: shared.store, Metrics: waves, Shard: shard.New(o.selector)}
+		Namespaces: shared.namespaces, Store: shared.store, Metrics: waves, Shard: shard.New(o.selector)}
 	if o.selector != nil && !o.selector.Empty() {
 		if rollouts.AllStacks, err = newStacksOfAllShards(mgr, o); err != nil {
 			return err
@@ -203,7 +205,8 @@ func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder recor
 		return nil, err
 	}
 	shared.watcher.Notify(shared.git.ReferencesChanged)
-	return shared, nil
+	shared.namespaces, err = newNamespaces(mgr, o)
+	return shared, err
 }
 
 // newSources returns all kinds of sources except git, in their order of precedence. Each kind is registered here.
@@ -268,6 +271,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDep
 		StoredOutputs:         shared.storedOutputs,
 		References:            shared.watcher,
 		Outputs:               outputs,
+		Namespaces:            shared.namespaces,
 		Objects:               objects,
 		WaitInterval:          o.requeueDependency,
 		ShowAfter:             stack.DefaultShowAfter,

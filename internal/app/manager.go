@@ -32,6 +32,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/controller/rollout"
 	"github.com/stack-controller/stack-controller/internal/controller/update"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/report/events"
@@ -177,6 +178,21 @@ func newStacksOfAllShards(mgr ctrl.Manager, o *options) (cache.Cache, error) {
 		return nil, fmt.Errorf("add the cache of the stacks of all shards: %w", err)
 	}
 	return stacks, nil
+}
+
+// newNamespaces returns the labels of all Namespaces; nil if the controller watches one namespace.
+func newNamespaces(mgr ctrl.Manager, o *options) (*namespaces.Watcher, error) {
+	if !o.watch.AllNamespaces {
+		return nil, nil
+	}
+	watcher := namespaces.New(namespaces.Options{
+		Config: mgr.GetConfig(), HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper(), Scheme: mgr.GetScheme(),
+		Log: ctrl.Log.WithName("namespaces"),
+	})
+	if err := mgr.Add(watcher); err != nil {
+		return nil, fmt.Errorf("add the watcher of Namespaces: %w", err)
+	}
+	return watcher, nil
 }
 
 // newReferencesWatcher returns the watcher of the Secrets and ConfigMaps that Stacks may use, or nil when the flags turn it off. The

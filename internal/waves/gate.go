@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -17,8 +19,8 @@ import (
 
 // Verdict is whether a Stack may have what its source offers.
 type Verdict struct {
-	// Released is true when it may.
-	Released bool
+	// Released is true when it may, and PlanOnly when it may only make a plan of it until it has its turn.
+	Released, PlanOnly bool
 	// Reason and Message say what a Stack waits for that may not. They name no revision, so that another commit does not change them.
 	Reason, Message string
 }
@@ -26,9 +28,11 @@ type Verdict struct {
 // Release decides whether the Stack may have what its source offers: a revision, and what the status of a Stack records as its commit. The
 // rollout is the one that the Stack names; nil when there is none.
 //
+// namespaces has the labels of Namespaces, which only some StackRollouts ask for.
+//
 // A Stack that was released a revision once may always have it again: retries, edits and corrections of drift need no turn. Whether the
 // content that the offer has for the Stack is what it has already is for the caller to find out; such a Stack may have the offer, too.
-func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer autov1alpha1.RolloutRevision, commit string) Verdict {
+func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer autov1alpha1.RolloutRevision, commit string, namespaces Namespaces) Verdict {
 	name, named := RolloutOf(stack)
 	last := stack.Status.LastUpdate
 	switch {
@@ -40,16 +44,29 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 	if IsReleasedByHand(stack, offer) {
 		return Verdict{Released: true}
 	}
-	if rollout == nil || !Admits(rollout, stack.Namespace) {
+	if rollout == nil {
+		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf("new revisions wait: there is no StackRollout %s", name)}
+	}
+	switch admitted, err := Admits(rollout, stack.Namespace, namespaces); {
+	case err != nil:
 		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf(
-			"new revisions wait: there is no StackRollout %s that admits Stacks of namespace %q", name, stack.Namespace)}
+			"new revisions wait: nobody knows whether StackRollout %s admits Stacks of namespace %q: %s", name, stack.Namespace, err)}
+	case !admitted:
+		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf(
+			"new revisions wait: StackRollout %s does not admit Stacks of namespace %q", name, stack.Namespace)}
 	}
 	status := &rollout.Status
 	if status.Stable != nil && Same(*status.Stable, offer) {
 		return Verdict{Released: true}
 	}
-	if status.Target != nil && Same(status.Target.RolloutRevision, offer) && !status.Paused && HasTurn(status, stack.Namespace, stack.Name) {
-		return Verdict{Released: true}
+	if status.Target != nil && Same(status.Target.RolloutRevision, offer) {
+		turn := HasTurn(status, stack.Namespace, stack.Name)
+		switch {
+		case turn && !status.Paused:
+			return Verdict{Released: true}
+		case turn && stack.Spec.Approval != nil && status.Rejected == "", slices.Contains(status.Plans, Name(stack.Namespace, stack.Name)):
+			return Verdict{Released: true, PlanOnly: true}
+		}
 	}
 	return Verdict{Reason: pulumiv1.WaveNotOpenReason, Message: fmt.Sprintf("a new revision waits for its turn in StackRollout %s", name)}
 }
@@ -69,10 +86,41 @@ func RolloutOf(stack *pulumiv1.Stack) (types.NamespacedName, bool) {
 	return types.NamespacedName{Namespace: cmp.Or(ref.Namespace, stack.Namespace), Name: ref.Name}, true
 }
 
-// Admits reports whether Stacks of the namespace may join the StackRollout.
-func Admits(rollout *autov1alpha1.StackRollout, namespace string) bool {
+// Namespaces has the labels of Namespaces.
+type Namespaces interface {
+	// Labels returns the labels of a Namespace, none if there is no such Namespace. The error says why they are not known.
+	Labels(namespace string) (map[string]string, error)
+}
+
+// Admits reports whether Stacks of the namespace may join the StackRollout. The error says why that is not known, or what is wrong with the
+// selector.
+func Admits(rollout *autov1alpha1.StackRollout, namespace string, namespaces Namespaces) (bool, error) {
 	allowed := rollout.Spec.AllowedNamespaces
-	return namespace == rollout.Namespace || allowed != nil && allowed.From == autov1alpha1.FromAll
+	switch {
+	case namespace == rollout.Namespace:
+		return true, nil
+	case allowed == nil:
+		return false, nil
+	case allowed.From != autov1alpha1.FromSelector:
+		return allowed.From == autov1alpha1.FromAll, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(allowed.Selector)
+	if err != nil {
+		return false, fmt.Errorf("spec.allowedNamespaces.selector: %w", err)
+	}
+	found, err := namespaces.Labels(namespace)
+	return err == nil && selector.Matches(labels.Set(found)), err
+}
+
+// ReadsNamespaces reports whether the StackRollout asks for the labels of Namespaces.
+func ReadsNamespaces(rollout *autov1alpha1.StackRollout) bool {
+	allowed := rollout.Spec.AllowedNamespaces
+	return allowed != nil && allowed.From == autov1alpha1.FromSelector || SelectsByNamespace(rollout.Spec.Waves)
+}
+
+// SelectsByNamespace reports whether a wave selects Stacks by the labels of their Namespaces.
+func SelectsByNamespace(waves []autov1alpha1.RolloutWave) bool {
+	return slices.ContainsFunc(waves, func(wave autov1alpha1.RolloutWave) bool { return wave.Namespaces != nil })
 }
 
 // Name returns the name of a Stack in the status of a StackRollout.
@@ -81,6 +129,51 @@ func Name(namespace, name string) string { return namespace + "/" + name }
 // HasTurn reports whether the Stack may be updated to the target now.
 func HasTurn(status *autov1alpha1.StackRolloutStatus, namespace, name string) bool {
 	return slices.ContainsFunc(status.Turns, func(turn autov1alpha1.RolloutTurn) bool { return turn.Stack == Name(namespace, name) })
+}
+
+// Woken returns the Stacks that may have something which they might not have before: they have a turn, may make a plan, or have to look for drift,
+// for this target. A turn that was paused before counts, too.
+func Woken(before, after *autov1alpha1.StackRolloutStatus) (stacks []types.NamespacedName) {
+	had := map[string]bool{}
+	permissions := func(status *autov1alpha1.StackRolloutStatus, visit func(stack, permission string)) {
+		if status.Target == nil {
+			return
+		}
+		for _, turn := range status.Turns {
+			visit(turn.Stack, fmt.Sprintf("%s %t %t", turn.Stack, status.Paused, turn.CheckDrift))
+		}
+		for _, stack := range status.Plans {
+			visit(stack, stack)
+		}
+	}
+	if before.Target != nil && after.Target != nil && Same(before.Target.RolloutRevision, after.Target.RolloutRevision) {
+		permissions(before, func(_, permission string) { had[permission] = true })
+	}
+	permissions(after, func(stack, permission string) {
+		if !had[permission] {
+			namespace, name, _ := strings.Cut(stack, "/")
+			stacks = append(stacks, types.NamespacedName{Namespace: namespace, Name: name})
+		}
+	})
+	return stacks
+}
+
+// ChecksDrift reports whether the turn of the Stack lasts until it has looked for drift, and it is updated to the target, so that it can. The
+// rollout is the one that the Stack names; nil when there is none.
+func ChecksDrift(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout) bool {
+	last := stack.Status.LastUpdate
+	if rollout == nil || rollout.Status.Target == nil || last == nil {
+		return false
+	}
+	ran := autov1alpha1.RolloutRevision{Revision: last.Revision, Digest: last.LastAttemptedCommit}
+	return Same(ran, rollout.Status.Target.RolloutRevision) && slices.ContainsFunc(rollout.Status.Turns, func(turn autov1alpha1.RolloutTurn) bool {
+		return turn.CheckDrift && turn.Stack == Name(stack.Namespace, stack.Name)
+	})
+}
+
+// KeepsDrift reports whether the StackRollout reads what the last check for drift of a Stack without spec.drift has found: a wave has noDrift.
+func KeepsDrift(rollout *autov1alpha1.StackRollout) bool {
+	return rollout != nil && slices.ContainsFunc(rollout.Spec.Waves, func(wave autov1alpha1.RolloutWave) bool { return wave.NoDrift })
 }
 
 // Same reports whether two revisions stand for the same content: their digests are equal, or their checksums are. Two GitRepositories of one

@@ -1,8 +1,10 @@
 package waves
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -48,6 +50,21 @@ func TestSame(t *testing.T) {
 	}
 }
 
+// labelsOf has the labels of Namespaces.
+type labelsOf map[string]map[string]string
+
+func (l labelsOf) Labels(namespace string) (map[string]string, error) {
+	found, known := l[namespace]
+	if !known {
+		return nil, errors.New("the controller may not list and watch Namespaces")
+	}
+	return found, nil
+}
+
+func selecting(value string) *autov1alpha1.AllowedNamespaces {
+	return &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromSelector, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"infra": value}}}
+}
+
 func TestRelease(t *testing.T) {
 	type facts struct {
 		stack   *pulumiv1.Stack
@@ -66,10 +83,41 @@ func TestRelease(t *testing.T) {
 		"never updated":            {func(f *facts) { f.stack.Status.LastUpdate = nil }, false, pulumiv1.WaveNotOpenReason},
 		"there is none":            {func(f *facts) { f.rollout = nil }, false, pulumiv1.RolloutNotFoundReason},
 		"namespace not admitted":   {func(f *facts) { f.rollout.Spec.AllowedNamespaces = nil }, false, pulumiv1.RolloutNotFoundReason},
-		"reached everyone":         {func(f *facts) { f.rollout.Status.Stable = &revisionB }, true, ""},
-		"has a turn":               {func(f *facts) { f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}} }, true, ""},
+		"namespace selected": {func(f *facts) {
+			f.rollout.Spec.AllowedNamespaces = selecting("shared")
+			f.rollout.Status.Stable = &revisionB
+		}, true, ""},
+		"namespace selected, without a turn": {func(f *facts) { f.rollout.Spec.AllowedNamespaces = selecting("shared") }, false, pulumiv1.WaveNotOpenReason},
+		"namespace not selected": {func(f *facts) {
+			f.rollout.Spec.AllowedNamespaces = selecting("other")
+			f.rollout.Status.Stable = &revisionB
+		}, false, pulumiv1.RolloutNotFoundReason},
+		"namespace not known": {func(f *facts) {
+			f.stack.Namespace, f.rollout.Spec.AllowedNamespaces = "unknown", selecting("shared")
+			f.rollout.Status.Stable = &revisionB
+		}, false, pulumiv1.RolloutNotFoundReason},
+		"selector that is none": {func(f *facts) {
+			f.rollout.Spec.AllowedNamespaces = selecting("shared")
+			f.rollout.Spec.AllowedNamespaces.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+		}, false, pulumiv1.RolloutNotFoundReason},
+		"reached everyone": {func(f *facts) { f.rollout.Status.Stable = &revisionB }, true, ""},
+		"has a turn":       {func(f *facts) { f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}} }, true, ""},
 		"has a turn that is paused": {func(f *facts) {
 			f.rollout.Status.Turns, f.rollout.Status.Paused = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}, true
+		}, false, pulumiv1.WaveNotOpenReason},
+		"only a plan":         {func(f *facts) { f.rollout.Status.Plans = []string{"team/network"} }, true, ""},
+		"plan of another one": {func(f *facts) { f.rollout.Status.Plans = []string{"team/net"} }, false, pulumiv1.WaveNotOpenReason},
+		"a turn besides": {func(f *facts) {
+			f.rollout.Status.Plans, f.rollout.Status.Turns = []string{"team/network"}, []autov1alpha1.RolloutTurn{{Stack: "team/network"}}
+		}, true, ""},
+		"only a plan of a turn that is paused": {func(f *facts) {
+			f.stack.Spec.Approval = &pulumiv1.ApprovalPolicy{}
+			f.rollout.Status.Turns, f.rollout.Status.Paused = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}, true
+		}, true, ""},
+		"no plan of what was rejected": {func(f *facts) {
+			f.stack.Spec.Approval = &pulumiv1.ApprovalPolicy{}
+			f.rollout.Status.Turns, f.rollout.Status.Paused = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}, true
+			f.rollout.Status.Rejected = revisionB.Revision
 		}, false, pulumiv1.WaveNotOpenReason},
 		"released by name": {func(f *facts) {
 			f.rollout, f.stack.Annotations = nil, map[string]string{pulumiv1.ReleaseRevisionAnnotation: "sha1:" + commitB}
@@ -96,14 +144,60 @@ func TestRelease(t *testing.T) {
 			f.rollout.Spec.AllowedNamespaces = &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromAll}
 			f.rollout.Status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: revisionB}
 			test.change(f)
-			verdict := Release(f.stack, f.rollout, revisionB, digestB)
+			verdict := Release(f.stack, f.rollout, revisionB, digestB, labelsOf{"team": {"infra": "shared"}})
 			g := NewWithT(t)
 			g.Expect(verdict.Released).To(Equal(test.released))
+			g.Expect(verdict.PlanOnly).To(Equal(strings.Contains(name, "only a plan")))
 			g.Expect(verdict.Reason).To(Equal(test.reason))
 			if !test.released {
 				g.Expect(verdict.Message).To(ContainSubstring("platform/infra"))
 				g.Expect(verdict.Message).NotTo(ContainSubstring(commitB))
 			}
+		})
+	}
+}
+
+func TestStacksThatMayHaveSomethingNewAreWoken(t *testing.T) {
+	turn := autov1alpha1.RolloutTurn{Stack: "team/a"}
+	checked := turn
+	checked.CheckDrift = true
+	status := func(target autov1alpha1.RolloutRevision, change ...func(*autov1alpha1.StackRolloutStatus)) *autov1alpha1.StackRolloutStatus {
+		s := &autov1alpha1.StackRolloutStatus{Target: &autov1alpha1.RolloutTarget{RolloutRevision: target}}
+		for _, c := range change {
+			c(s)
+		}
+		return s
+	}
+	turns := func(all ...autov1alpha1.RolloutTurn) func(*autov1alpha1.StackRolloutStatus) {
+		return func(s *autov1alpha1.StackRolloutStatus) { s.Turns = all }
+	}
+	plans := func(all ...string) func(*autov1alpha1.StackRolloutStatus) {
+		return func(s *autov1alpha1.StackRolloutStatus) { s.Plans = all }
+	}
+	paused := func(s *autov1alpha1.StackRolloutStatus) { s.Paused = true }
+	for name, test := range map[string]struct {
+		before, after *autov1alpha1.StackRolloutStatus
+		woken         []string
+	}{
+		"a turn":                        {status(revisionA), status(revisionA, turns(turn, autov1alpha1.RolloutTurn{Stack: "team/b"})), []string{"team/a", "team/b"}},
+		"the same turn":                 {status(revisionA, turns(turn)), status(revisionA, turns(turn)), nil},
+		"a turn for another target":     {status(revisionA, turns(turn)), status(revisionB, turns(turn)), []string{"team/a"}},
+		"a turn that goes on":           {status(revisionA, turns(turn), paused), status(revisionA, turns(turn)), []string{"team/a"}},
+		"a turn that is paused":         {status(revisionA, turns(turn)), status(revisionA, turns(turn), paused), []string{"team/a"}},
+		"a check for drift":             {status(revisionA, turns(turn)), status(revisionA, turns(checked)), []string{"team/a"}},
+		"a plan":                        {status(revisionA), status(revisionA, plans("team/a")), []string{"team/a"}},
+		"the same plan":                 {status(revisionA, plans("team/a")), status(revisionA, plans("team/a")), nil},
+		"a turn after a plan":           {status(revisionA, plans("team/a")), status(revisionA, turns(turn)), []string{"team/a"}},
+		"a plan of another target":      {status(revisionA, plans("team/a")), status(revisionB, plans("team/a")), []string{"team/a"}},
+		"the first target":              {&autov1alpha1.StackRolloutStatus{}, status(revisionA, turns(turn)), []string{"team/a"}},
+		"nothing is left of the status": {status(revisionA, turns(turn)), &autov1alpha1.StackRolloutStatus{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var woken []string
+			for _, stack := range Woken(test.before, test.after) {
+				woken = append(woken, stack.String())
+			}
+			NewWithT(t).Expect(woken).To(Equal(test.woken))
 		})
 	}
 }
@@ -146,6 +240,22 @@ func TestAssign(t *testing.T) {
 	g.Expect(again).To(Equal(members), "the order is that of the target, not that of the list")
 	g.Expect(Assign(again, all, digestB, make([]*int64, len(all)))).To(Succeed())
 	g.Expect(again[10].Name).NotTo(Equal(firstThird))
+	byNamespace := []autov1alpha1.RolloutWave{
+		{Name: "both", Stacks: selects("a"), Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "test"}}},
+		{Name: "namespaces", Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "test"}}, Limit: new(intstr.FromInt32(20))},
+		{Name: "rest"},
+	}
+	for i, m := range members {
+		m.NamespaceLabels = map[string]string{"env": []string{"test", "production"}[i%2]}
+	}
+	g.Expect(Assign(members, byNamespace, digestA, make([]*int64, 3))).To(Succeed())
+	for _, m := range members {
+		g.Expect(m.Wave == 0).To(Equal(m.Labels["tier"] == "a" && m.NamespaceLabels["env"] == "test"))
+		g.Expect(m.Wave != 1 || m.NamespaceLabels["env"] == "test").To(BeTrue())
+	}
+	g.Expect(slices.IndexFunc(members, func(m *Member) bool { return m.Wave == 2 }) - slices.IndexFunc(members, func(m *Member) bool { return m.Wave == 1 })).To(Equal(20))
+	byNamespace[0].Namespaces.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+	g.Expect(Assign(members, byNamespace, digestA, make([]*int64, 3))).To(MatchError(ContainSubstring(`wave "both"`)))
 	g.Expect(Assign(nil, all, digestA, make([]*int64, len(all)))).To(Succeed())
 }
 

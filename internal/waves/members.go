@@ -46,6 +46,8 @@ const (
 	Running State = "running"
 	// Checking is a Stack that is ready with the target, and the check of its wave is not known yet.
 	Checking State = "checking"
+	// CheckingDrift is a Stack that was updated to the target, and has not looked for drift since.
+	CheckingDrift State = "checking for drift"
 	// Waiting is any other Stack.
 	Waiting State = "waiting"
 )
@@ -57,8 +59,9 @@ func (s State) IsDone() bool { return s == Updated || s == Unchanged }
 type Member struct {
 	types.NamespacedName
 	UID types.UID
-	// Labels are those of the Stack. They are shared with the cache.
-	Labels map[string]string
+	// Labels are those of the Stack, and NamespaceLabels those of its Namespace if a wave selects by them: the caller sets these. They are
+	// shared with the cache.
+	Labels, NamespaceLabels map[string]string
 	// Wave is the index of its wave, see Assign.
 	Wave int
 	// Place is its place in the random order of the target, see Assign.
@@ -73,6 +76,10 @@ type Member struct {
 	Stalled bool
 	// Message says why it fails.
 	Message string
+	// Drift is what the check for drift after its last update has found; nil when there was none, or drift that it found has to be confirmed.
+	Drift *Drift
+	// Drifted is true when it fails because of that.
+	Drifted bool
 	// Has is what the status of the Stack records as the commit that it ran last: a digest, with the sources that a StackRollout can have.
 	Has string
 	// Windows are those of the Stack itself, which are shared with the cache, and Generation is the one of the Stack.
@@ -80,6 +87,16 @@ type Member struct {
 	Generation int64
 	// DependsOn are the Stacks that it depends on.
 	DependsOn []types.NamespacedName
+	// Approval is true when each of its updates needs a plan that is approved, and Approved when it has one of the target.
+	Approval, Approved bool
+}
+
+// Drift is what a check for drift has found.
+type Drift struct {
+	// Problem says which resources were changed outside of Pulumi, or why nobody knows; empty when none was.
+	Problem string
+	// Found is true when some were.
+	Found bool
 }
 
 // messageLength is how many bytes of the message of a Stack the status of a StackRollout shows: its readers may not read that Stack.
@@ -90,13 +107,17 @@ func Observe(stack *pulumiv1.Stack, status *autov1alpha1.StackRolloutStatus) *Me
 	m := &Member{
 		NamespacedName: types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}, UID: stack.UID, Labels: stack.Labels,
 		State: Waiting, Stalled: conditions.IsStalled(stack), DependsOn: dependenciesOf(stack),
-		Windows: stack.Spec.Windows, Generation: stack.Generation,
+		Windows: stack.Spec.Windows, Generation: stack.Generation, Approval: stack.Spec.Approval != nil,
 	}
 	if last := stack.Status.LastUpdate; last != nil {
 		m.Has = last.LastAttemptedCommit
 	}
 	if status.Target == nil {
 		return m
+	}
+	m.Drift = driftOf(stack)
+	if plan := stack.Status.Plan; plan != nil && plan.State == pulumiv1.PlanApproved {
+		m.Approved = Same(autov1alpha1.RolloutRevision{Revision: plan.Commit, Digest: plan.Commit}, status.Target.RolloutRevision)
 	}
 	target, last := status.Target.RolloutRevision, stack.Status.LastUpdate
 	ran := last != nil && Same(autov1alpha1.RolloutRevision{Revision: last.Revision, Digest: last.LastAttemptedCommit}, target)
@@ -124,6 +145,18 @@ func hasApplied(stack *pulumiv1.Stack, target autov1alpha1.RolloutRevision) bool
 		applied.Digest = last.LastSuccessfulCommit
 	}
 	return stack.Status.ObservedGeneration == stack.Generation && conditions.IsReady(stack) && Same(applied, target)
+}
+
+// driftOf returns what the check for drift after the last update of the Stack has found.
+func driftOf(stack *pulumiv1.Stack) *Drift {
+	drift, last := stack.Status.Drift, stack.Status.LastUpdate
+	if drift == nil || last == nil || drift.CheckedUpdate != last.Name || drift.LastCheckTime == nil || drift.Unconfirmed != "" {
+		return nil
+	}
+	if drift.Digest == "" && drift.Failures == 0 {
+		return &Drift{}
+	}
+	return &Drift{Problem: cmp.Or(cut(conditions.GetMessage(stack, pulumiv1.DriftedCondition)), "drift"), Found: drift.Digest != "" && drift.Failures == 0}
 }
 
 // wasBroken reports whether a Stack that fails with the target did so with the revisions before. As long as no target reached all Stacks, as after
@@ -172,13 +205,13 @@ func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, 
 	})
 	last := len(waves) - 1
 	for w := range waves[:last] {
-		selector, err := selectorOf(&waves[w])
+		selects, err := selectorOf(&waves[w])
 		if err != nil {
 			return fmt.Errorf("wave %q: %w", waves[w].Name, err)
 		}
 		var selected []*Member
 		for _, m := range members {
-			if m.Wave == last && selector.Matches(labels.Set(m.Labels)) {
+			if m.Wave == last && selects(m) {
 				selected = append(selected, m)
 			}
 		}
@@ -201,11 +234,25 @@ func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, 
 	return nil
 }
 
-func selectorOf(wave *autov1alpha1.RolloutWave) (labels.Selector, error) {
-	if wave.Stacks == nil {
-		return labels.Everything(), nil
+// selectorOf returns a function that reports whether the wave selects a Stack, if no wave before it does.
+func selectorOf(wave *autov1alpha1.RolloutWave) (func(*Member) bool, error) {
+	stacks, namespaces := labels.Everything(), labels.Everything()
+	for _, s := range []struct {
+		from *metav1.LabelSelector
+		to   *labels.Selector
+	}{{wave.Stacks, &stacks}, {wave.Namespaces, &namespaces}} {
+		if s.from == nil {
+			continue
+		}
+		selector, err := metav1.LabelSelectorAsSelector(s.from)
+		if err != nil {
+			return nil, err
+		}
+		*s.to = selector
 	}
-	return metav1.LabelSelectorAsSelector(wave.Stacks)
+	return func(m *Member) bool {
+		return stacks.Matches(labels.Set(m.Labels)) && namespaces.Matches(labels.Set(m.NamespaceLabels))
+	}, nil
 }
 
 // placeOf returns a number from 0 on that depends on the Stack and the target.

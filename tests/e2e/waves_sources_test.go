@@ -16,23 +16,27 @@ import (
 	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
+// gitSource returns a GitRepository that is fetched only on request.
+func (p *fixture) gitSource(name, url string) *sourcev1.GitRepository {
+	return &sourcev1.GitRepository{ObjectMeta: p.Meta(name), Spec: sourcev1.GitRepositorySpec{
+		URL: url, Interval: metav1.Duration{Duration: time.Hour}, Reference: &sourcev1.GitRepositoryRef{Branch: gitserver.Branch}}}
+}
+
+// fetchSource asks for a fetch of the GitRepository.
+func (p *fixture) fetchSource(name string) {
+	p.Helper()
+	p.Eventually(func() error {
+		object := &sourcev1.GitRepository{}
+		p.Get(name, object)
+		metav1.SetMetaDataAnnotation(&object.ObjectMeta, meta.ReconcileRequestAnnotation, time.Now().Format(time.RFC3339Nano))
+		return system.Client.Update(p.Context(), object)
+	}).Should(Succeed())
+}
+
 // Several sources of one repository see a commit at different times.
 func TestStackWhoseSourceIsBehindGetsItsTurnWhenThatHasTheCommit(t *testing.T) {
 	p := begin(t, "waves-sources")
 	repository, first := p.repository(p.returning(1))
-	source := func(name, url string) *sourcev1.GitRepository {
-		return &sourcev1.GitRepository{ObjectMeta: p.Meta(name), Spec: sourcev1.GitRepositorySpec{
-			URL: url, Interval: metav1.Duration{Duration: time.Hour}, Reference: &sourcev1.GitRepositoryRef{Branch: gitserver.Branch}}}
-	}
-	fetch := func(name string) {
-		p.Helper()
-		p.Eventually(func() error {
-			object := &sourcev1.GitRepository{}
-			p.Get(name, object)
-			metav1.SetMetaDataAnnotation(&object.ObjectMeta, meta.ReconcileRequestAnnotation, time.Now().Format(time.RFC3339Nano))
-			return system.Client.Update(p.Context(), object)
-		}).Should(Succeed())
-	}
 	revision := func(sha string) string { return gitserver.Branch + "@sha1:" + sha }
 	rollout, stacks := p.fleet("canary", "east", "stranger")
 	rollout.Spec.SourceRef = autov1alpha1.RolloutSource{Kind: sourcev1.GitRepositoryKind, Name: "platform"}
@@ -41,31 +45,31 @@ func TestStackWhoseSourceIsBehindGetsItsTurnWhenThatHasTheCommit(t *testing.T) {
 	}
 	other, _, err := system.Git.Create(p.Name+"-other", p.returning(0))
 	p.Succeed(err)
-	p.enter(source("platform", repository.URL), source("own", repository.URL), source("other", other.URL), rollout, stacks[0], stacks[1], stacks[2])
-	p.Expect(p.awaitRollout(autov1alpha1.RolloutCompleteReason, revision(first)).Status.Done).To(Equal("2/2"))
+	p.enter(p.gitSource("platform", repository.URL), p.gitSource("own", repository.URL), p.gitSource("other", other.URL), rollout, stacks[0], stacks[1], stacks[2])
+	p.Eventually(func() string { return p.awaitRollout(autov1alpha1.RolloutCompleteReason, revision(first)).Status.Done }).Should(Equal("2/2"), "the others may join later")
 	p.Eventually(func() []autov1alpha1.RolloutFailure { return p.rollout().Status.Refused }).Should(ConsistOf(And(
 		HaveField("Stack", p.Name+"/stranger"), HaveField("Message", And(ContainSubstring(p.Name+"-other"), ContainSubstring("and spec.sourceRef of"))))))
 
 	second := p.commit(repository, p.returning(2))
-	fetch("platform")
+	p.fetchSource("platform")
 	p.AwaitStack("canary", systemtest.Showing("2"))
 	p.awaitRollout(autov1alpha1.RolloutProgressingReason, revision(second))
 	p.AwaitStack("east", systemtest.Showing("1"))
 	p.Eventually(func() []autov1alpha1.RolloutTurn { return p.rollout().Status.Turns }).Should(BeEmpty(), "it would take a place")
-	fetch("own")
+	p.fetchSource("own")
 	p.AwaitStack("east", systemtest.Showing("2"))
 	p.awaitRollout(autov1alpha1.RolloutCompleteReason, revision(second))
 
 	// One that is ahead waits for the source of the StackRollout.
 	third := p.commit(repository, p.returning(3))
-	fetch("own")
+	p.fetchSource("own")
 	p.Eventually(func() string {
 		object := &sourcev1.GitRepository{}
 		p.Get("own", object)
 		return object.Status.Artifact.Revision
 	}).Should(Equal(revision(third)))
 	p.Consistently(func() []string { return p.order(revision(third)) }).WithTimeout(2 * time.Second).Should(BeEmpty())
-	fetch("platform")
+	p.fetchSource("platform")
 	p.awaitRollout(autov1alpha1.RolloutCompleteReason, revision(third))
 	p.Expect(p.order(revision(third))).To(Equal([]string{"canary", "east"}))
 }

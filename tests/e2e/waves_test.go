@@ -73,7 +73,7 @@ func (p *fixture) awaitRollout(reason, revision string) *autov1alpha1.StackRollo
 func (p *fixture) order(revision string) (names []string) {
 	p.Helper()
 	updates := slices.DeleteFunc(p.Updates(), func(update autov1alpha1.Update) bool {
-		return update.Spec.Source.Revision != revision || update.Status.StartTime == nil
+		return update.ChangesNothing() || update.Spec.Source.Revision != revision || update.Status.StartTime == nil
 	})
 	slices.SortFunc(updates, func(a, b autov1alpha1.Update) int { return a.Status.StartTime.Compare(b.Status.StartTime.Time) })
 	for i := range updates {

@@ -36,7 +36,7 @@ type RolloutSource struct {
 }
 
 // FromNamespaces says in which namespaces Stacks may join a StackRollout.
-// +kubebuilder:validation:Enum=Same;All
+// +kubebuilder:validation:Enum=Same;All;Selector
 type FromNamespaces string
 
 const (
@@ -45,14 +45,23 @@ const (
 
 	// FromAll admits Stacks in all namespaces.
 	FromAll FromNamespaces = "All"
+
+	// FromSelector admits Stacks in the namespace of the StackRollout, and in those whose labels match a selector.
+	FromSelector FromNamespaces = "Selector"
 )
 
 // AllowedNamespaces says in which namespaces Stacks may join a StackRollout.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.from) && self.from == 'Selector') == has(self.selector)",message="selector is for from: Selector, which needs it"
 type AllowedNamespaces struct {
-	// From is Same, the default, for the namespace of the StackRollout, or All.
+	// From is Same, the default, for the namespace of the StackRollout, or All, or Selector.
 	// +kubebuilder:default=Same
 	// +optional
 	From FromNamespaces `json:"from,omitempty"`
+
+	// Selector selects namespaces by the labels of their Namespaces, besides that of the StackRollout.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
 // RolloutPromotion says what begins a wave.
@@ -78,6 +87,10 @@ type RolloutWave struct {
 	// Stacks selects Stacks by their labels, from those that are in no earlier wave. The last wave has no selector: it has all others.
 	// +optional
 	Stacks *metav1.LabelSelector `json:"stacks,omitempty"`
+
+	// Namespaces selects Stacks by the labels of their Namespaces, which those who write Stacks cannot change. With stacks, both have to match.
+	// +optional
+	Namespaces *metav1.LabelSelector `json:"namespaces,omitempty"`
 
 	// Limit is how many of the selected Stacks are in the wave: a number, or a percentage, rounded up. Which ones is random, and not the same
 	// for each revision.
@@ -111,6 +124,11 @@ type RolloutWave struct {
 	// +optional
 	Soak *metav1.Duration `json:"soak,omitempty"`
 
+	// NoDrift looks once for drift of each Stack of the wave after it was updated, also of one without spec.drift. A Stack whose resources were
+	// changed outside of Pulumi, or that cannot be checked, counts as failed until a later check finds no drift.
+	// +optional
+	NoDrift bool `json:"noDrift,omitempty"`
+
 	// Check is a CEL expression that has to be true of each Stack of the wave, which is "stack" in it, after it was updated. A Stack for which it
 	// is false counts as failed. It may read what a readyExpr of a Stack may read; of Stacks in other namespaces, only outputs that they share
 	// with the namespace of the StackRollout.
@@ -127,7 +145,7 @@ type RolloutWave struct {
 
 // StackRolloutSpec says in which order Stacks get the revisions of a source.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.waves[size(self.waves)-1].stacks) && !has(self.waves[size(self.waves)-1].limit)",message="the last wave has neither stacks nor limit: it has all Stacks that are in no other wave"
+// +kubebuilder:validation:XValidation:rule="!has(self.waves[size(self.waves)-1].stacks) && !has(self.waves[size(self.waves)-1].namespaces) && !has(self.waves[size(self.waves)-1].limit)",message="the last wave has neither stacks nor namespaces nor limit: it has all Stacks that are in no other wave"
 type StackRolloutSpec struct {
 	// SourceRef names the source whose revisions are rolled out, in the namespace of the StackRollout.
 	// +required
@@ -274,6 +292,10 @@ type RolloutTurn struct {
 	// Since is when the Stack got its turn.
 	// +required
 	Since metav1.Time `json:"since"`
+
+	// CheckDrift is true when the Stack has to look for drift after its update. Its turn lasts until it has.
+	// +optional
+	CheckDrift bool `json:"checkDrift,omitempty"`
 }
 
 // RolloutFailure is a Stack that failed with the target, or cannot take part.
@@ -340,6 +362,12 @@ type StackRolloutStatus struct {
 	// +listType=atomic
 	// +optional
 	Turns []RolloutTurn `json:"turns,omitempty"`
+
+	// Plans are the Stacks with spec.approval that may make a plan of the target before they have a turn, for example "team-a/network": at most
+	// 200. A Stack gets its turn when its plan is approved.
+	// +listType=atomic
+	// +optional
+	Plans []string `json:"plans,omitempty"`
 
 	// Failing are Stacks that failed with the target: at most ten.
 	// +listType=atomic

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -83,7 +84,7 @@ func (c *cluster) planOf(ctx context.Context, stack *pulumiv1.Stack) (*autov1alp
 	if plan == nil {
 		return nil, fmt.Errorf("the Stack %q has no plan", stack.Name)
 	}
-	if err := c.read(ctx, c.key(plan.Name), update); err != nil {
+	if err := c.read(ctx, client.ObjectKey{Namespace: stack.Namespace, Name: plan.Name}, update); err != nil {
 		return nil, err
 	}
 	if saved := update.Status.Plan; saved != nil && saved.Digest != plan.Digest {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,6 +61,7 @@ type promotion struct {
 
 func (s *session) rollout() *cobra.Command {
 	return group("rollout", "See and steer StackRollouts", s.showRollout(), s.promote(), s.rejectRevision(), s.releaseStack(),
+		s.rolloutPlans(), s.approveShape(),
 		s.suspendRollout("suspend", "Let no other Stack of a StackRollout have the revision", true),
 		s.suspendRollout("resume", "Go on with a StackRollout", false))
 }
@@ -282,7 +284,7 @@ func (s *session) targetOf(rollout *autov1alpha1.StackRollout, revision, verb st
 
 // awaitAccepted waits until it is known whether the Approval counts, and returns an error if it does not.
 func (s *session) awaitAccepted(ctx context.Context, c *cluster, approval *autov1alpha1.Approval, timeout time.Duration) error {
-	key := c.key(approval.Name)
+	key := client.ObjectKeyFromObject(approval)
 	err := s.await(ctx, timeout, "Approval "+approval.Name, func(ctx context.Context) (progress, error) {
 		err := c.read(ctx, key, approval)
 		return progress{done: conditions.Has(approval, autov1alpha1.ApprovalAccepted), state: "waiting until the Approval counts"}, err
@@ -322,7 +324,7 @@ func (c *cluster) heldBy(ctx context.Context, stack *pulumiv1.Stack, source *uns
 		}
 		rollout = nil
 	}
-	verdict := waves.Release(stack, rollout, autov1alpha1.RolloutRevision{Revision: revision, Digest: digest}, digest)
+	verdict := waves.Release(stack, rollout, autov1alpha1.RolloutRevision{Revision: revision, Digest: digest}, digest, namespacesOf{ctx, c})
 	if verdict.Released || revision == "" {
 		return nil
 	}
@@ -331,4 +333,17 @@ func (c *cluster) heldBy(ctx context.Context, stack *pulumiv1.Stack, source *uns
 		said += fmt.Sprintf(", whose wave %s is open; %s have it", rollout.Status.Wave, rollout.Status.Done)
 	}
 	return &print.Fact{Label: "Held", Text: print.Cell{Text: said, Style: print.Busy}}
+}
+
+// namespacesOf reads the labels of Namespaces.
+type namespacesOf struct {
+	ctx context.Context
+	*cluster
+}
+
+// Labels implements waves.Namespaces.
+func (n namespacesOf) Labels(name string) (map[string]string, error) {
+	namespace := &corev1.Namespace{}
+	err := n.read(n.ctx, client.ObjectKey{Name: name}, namespace)
+	return namespace.Labels, client.IgnoreNotFound(err)
 }

@@ -4,6 +4,7 @@ package rollout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -35,6 +36,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/shard"
@@ -57,6 +59,8 @@ type Reconciler struct {
 	record.EventRecorder
 	// Sources resolve the source of a StackRollout, and those of its Stacks.
 	Sources *source.Set
+	// Namespaces has the labels of Namespaces.
+	Namespaces *namespaces.Watcher
 	// Store keeps the artifacts that Stacks have which wait for their turn.
 	Store interface {
 		Keep(holder string, digests []string)
@@ -111,6 +115,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	for _, watch := range r.Sources.Watches(mgr.GetCache(), r.rolloutsOf) {
 		build = build.WatchesRawSource(watch)
 	}
+	build = build.WatchesRawSource(r.Namespaces.Source(r.rolloutsThatReadNamespaces))
 	large := informercache.ShowingTooLarge(r, r.Client, r.EventRecorder, &autov1alpha1.StackRollout{},
 		metav1.Condition{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: pulumiv1.SpecInvalidReason},
 		metav1.Condition{Type: meta.StalledCondition, Status: metav1.ConditionTrue, Reason: pulumiv1.SpecInvalidReason})
@@ -147,8 +152,30 @@ func concerns(e event.UpdateEvent) bool {
 		before.Status.LastAppliedRevision != after.Status.LastAppliedRevision ||
 		!maps.Equal(statusesOf(before), statusesOf(after)) ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
-		!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+		!equality.Semantic.DeepEqual(before.Labels, after.Labels) || driftOf(before) != driftOf(after) || planOf(before) != planOf(after) ||
 		(was == nil) != (is == nil) || was != nil && (was.Name != is.Name || was.LastAttemptedCommit != is.LastAttemptedCommit)
+}
+
+// driftOf returns what a wave with noDrift reads of a Stack.
+func driftOf(stack *pulumiv1.Stack) (seen struct {
+	checked                     string
+	found, unconfirmed, unknown bool
+}) {
+	if drift := stack.Status.Drift; drift != nil {
+		seen.checked, seen.found, seen.unconfirmed, seen.unknown = drift.CheckedUpdate, drift.Digest != "", drift.Unconfirmed != "", drift.Failures > 0
+	}
+	return seen
+}
+
+// planOf returns what a StackRollout reads of the plan of a Stack.
+func planOf(stack *pulumiv1.Stack) (seen struct {
+	commit string
+	state  pulumiv1.PlanState
+}) {
+	if plan := stack.Status.Plan; plan != nil {
+		seen.commit, seen.state = plan.Commit, plan.State
+	}
+	return seen
 }
 
 // statusesOf returns the status of each condition, by its type. A check may read all of them.
@@ -158,6 +185,20 @@ func statusesOf(stack *pulumiv1.Stack) map[string]metav1.ConditionStatus {
 		statuses[stack.Status.Conditions[i].Type] = stack.Status.Conditions[i].Status
 	}
 	return statuses
+}
+
+// rolloutsThatReadNamespaces returns the StackRollouts that may concern a Namespace whose labels have changed.
+func (r *Reconciler) rolloutsThatReadNamespaces(ctx context.Context, _ string) (requests []reconcile.Request) {
+	list := &autov1alpha1.StackRolloutList{}
+	if err := r.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the stackrollouts that select namespaces")
+	}
+	for i := range list.Items {
+		if waves.ReadsNamespaces(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
 }
 
 // rolloutsOf returns the StackRollouts that the source with the key concerns: it is their source, or that of one of their Stacks.
@@ -208,7 +249,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		}
 	}
 	o, err := r.observe(ctx, rollout)
-	if err != nil {
+	switch {
+	case errors.Is(err, namespaces.ErrNotYet):
+		return ctrl.Result{RequeueAfter: writeInterval}, nil
+	case err != nil:
 		return ctrl.Result{}, err
 	}
 	d := decide(*o)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +34,9 @@ const (
 	maxFailing  = 10
 	maxRefused  = 10
 	turnsLength = 24 << 10
+	// maxPlans is how many Stacks may make plans at once, and plansLength how long their names are together, in bytes.
+	maxPlans    = 200
+	plansLength = 12 << 10
 )
 
 // observation is everything that a decision is made from.
@@ -56,6 +58,8 @@ type observation struct {
 	// invalidCheck is why a check cannot be used.
 	check        func(stack types.NamespacedName, expression string) (problem string, known bool)
 	invalidCheck error
+	// unknownNamespace says why nobody knows which namespaces are selected; nil when everybody does, or nobody asks.
+	unknownNamespace error
 	// refused are Stacks that name the StackRollout and are not admitted, or have another source: at most maxRefused.
 	refused []autov1alpha1.RolloutFailure
 }
@@ -116,6 +120,8 @@ type walk struct {
 	// behind is how many of them have a source that does not offer the target, and unchecked how many have the target and wait until the check
 	// of their wave is evaluated.
 	behind, unchecked int
+	// unapproved is how many of them wait until a plan of the target is approved.
+	unapproved int
 }
 
 // decide gives turns to Stacks, wave by wave. It is given what the Stacks report, and decides everything else anew each time; what cannot be
@@ -133,16 +139,17 @@ func decide(o observation) decision {
 	}
 	if err := w.invalidCheck; err != nil {
 		w.stall(pulumiv1.InvalidCELExpressionReason, err.Error())
-		w.status.Turns = nil
+		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
 	}
-	if err := errors.Join(w.readWindows(), w.assign()); err != nil {
+	if err := errors.Join(w.unknownNamespace, w.readWindows(), w.assign()); err != nil {
 		w.stall(pulumiv1.SpecInvalidReason, err.Error())
-		w.status.Turns = nil
+		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
 	}
 	w.readApprovals()
 	w.pause()
+	w.checkDrift()
 	w.endTurns()
 	open := w.judgeWaves()
 	if w.problem != nil {
@@ -150,6 +157,7 @@ func decide(o observation) decision {
 		return w.decision
 	}
 	w.giveTurns(open)
+	w.givePlans(open)
 	w.describe(open)
 	return w.decision
 }
@@ -172,7 +180,7 @@ func (w *walk) followSource() {
 		w.status.Earlier = w.status.Earlier[:min(len(w.status.Earlier), maxEarlier)]
 	}
 	cutShort := w.status.Turns
-	w.status.Turns = nil
+	w.status.Turns, w.status.Plans = nil, nil
 	w.status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: *w.offer, Since: w.time()}
 	for i := range w.status.Waves {
 		w.status.Waves[i].Order = nil
@@ -240,38 +248,6 @@ func (w *walk) assign() error {
 	return nil
 }
 
-// endTurns keeps the turns of Stacks that are not done with the target, and have not failed. A Stack that took too long keeps its turn, so
-// that it can still end, and counts as failing.
-func (w *walk) endTurns() {
-	var kept []autov1alpha1.RolloutTurn
-	for _, turn := range w.status.Turns {
-		namespace, name, _ := strings.Cut(turn.Stack, "/")
-		m := w.byName[types.NamespacedName{Namespace: namespace, Name: name}]
-		if m == nil {
-			continue
-		}
-		switch m.State {
-		case waves.Updated:
-			w.status.Waves[m.Wave].SoakingSince = new(w.time())
-		case waves.Waiting:
-			if w.initial.Paused && !w.status.Paused {
-				turn.Since = w.time() // it may not have begun
-			}
-			m.State, m.Since = waves.Running, turn.Since.Time
-			switch limit := waves.TimeoutOf(&w.spec.Waves[m.Wave]); {
-			case w.status.Paused: // the time does not count
-			case w.now.Sub(m.Since) >= limit:
-				m.State, m.Message = waves.Failing, fmt.Sprintf("not updated within %s", limit)
-			default:
-				w.comeBackIn(limit - w.now.Sub(m.Since))
-			}
-			turn.Wave = w.spec.Waves[m.Wave].Name
-			kept = append(kept, turn)
-		}
-	}
-	w.status.Turns = kept
-}
-
 // readApprovals finds what was decided about the target. A rejection overrides all promotions.
 func (w *walk) readApprovals() {
 	w.status.Rejected = ""
@@ -311,87 +287,6 @@ func (w *walk) pause() {
 func (w *walk) needsPromotion(wave int) bool {
 	entry := &w.spec.Waves[wave]
 	return entry.Promotion == autov1alpha1.PromoteManual && !w.promotesAll && !slices.Contains(w.promoted, entry.Name)
-}
-
-// giveTurns lets as many Stacks of the open wave, and of those before it, be updated as may be at once. Stacks of a complete wave that do not
-// have the target came later; they come first.
-func (w *walk) giveTurns(open openWave) {
-	if pair := w.laterDependency(); pair != "" {
-		w.stall(autov1alpha1.DependencyInLaterWaveReason, pair)
-		return
-	}
-	if open.halted != "" || w.status.Paused || open.index == len(w.byWave) || open.soaks || open.awaits {
-		return
-	}
-	active, length := 0, 0
-	for _, turn := range w.status.Turns {
-		length += len(turn.Stack)
-	}
-	for _, m := range w.members {
-		if m.State == waves.Running {
-			active++
-		}
-	}
-	for i := 0; i <= open.index; i++ {
-		most := waves.MaxConcurrent(w.spec, &w.spec.Waves[i], len(w.byWave[i]))
-		for _, m := range w.byWave[i] {
-			if active >= most || length >= turnsLength {
-				break
-			}
-			if m.Behind && m.State == waves.Waiting {
-				w.behind++
-			}
-			if m.State != waves.Waiting || m.Behind || w.waitsForMember(m) || w.waitsForWindow(m) {
-				continue
-			}
-			m.State, m.Since = waves.Running, w.now
-			w.status.Turns = append(w.status.Turns, autov1alpha1.RolloutTurn{Stack: m.String(), Wave: w.spec.Waves[i].Name, Since: w.time()})
-			w.status.Waves[i].Running++
-			w.status.Waves[i].Waiting--
-			active, length = active+1, length+len(m.String())
-			w.comeBackIn(waves.TimeoutOf(&w.spec.Waves[i]))
-		}
-	}
-}
-
-// waitsForMember reports whether the Stack depends on another one of the StackRollout that does not have the target yet. It gets no turn, so
-// that it takes no place from that one.
-func (w *walk) waitsForMember(m *waves.Member) bool {
-	return slices.ContainsFunc(m.DependsOn, func(key types.NamespacedName) bool {
-		other := w.byName[key]
-		return other != nil && other != m && !other.State.IsDone() && other.State != waves.LeftOut
-	})
-}
-
-// waitsForWindow reports whether the windows of the Stack itself allow no update. It gets no turn, so that it takes no place.
-func (w *walk) waitsForWindow(m *waves.Member) bool {
-	if len(m.Windows) == 0 {
-		return false
-	}
-	state := w.hours(m)
-	if !state.Next.IsZero() {
-		w.comeBackIn(max(state.Next.Sub(w.now), time.Second))
-	}
-	if !state.Open {
-		w.shut++
-	}
-	return !state.Open
-}
-
-// laterDependency describes a Stack that waits for another one in a later wave, which therefore waits for it; empty when there is none.
-func (w *walk) laterDependency() string {
-	for _, m := range w.members {
-		if m.State != waves.Waiting {
-			continue
-		}
-		for _, key := range m.DependsOn {
-			if other := w.byName[key]; other != nil && other.Wave > m.Wave && !other.State.IsDone() && other.State != waves.LeftOut {
-				return fmt.Sprintf("Stack %s in wave %s depends on Stack %s in the later wave %s: put it into the same or an earlier wave",
-					m.NamespacedName, w.spec.Waves[m.Wave].Name, other.NamespacedName, w.spec.Waves[other.Wave].Name)
-			}
-		}
-	}
-	return ""
 }
 
 // describe chooses the conditions.
@@ -441,12 +336,16 @@ func (w *walk) describe(open openWave) {
 		}
 	default:
 		w.reason, w.message = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
-		switch entry := w.status.Waves[open.index]; {
+		switch entry, checked := w.status.Waves[open.index], w.beingChecked(open.index); {
+		case checked > 0 && checked == entry.Running:
+			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks look for drift", w.status.Wave, checked)
 		case entry.Running > 0 || entry.Waiting == 0:
 		case w.unchecked > 0:
 			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks are being checked", w.status.Wave, w.unchecked)
 		case w.behind > 0:
 			w.message = fmt.Sprintf("wave %s waits: the sources of %d of its Stacks do not offer %s", w.status.Wave, w.behind, revision)
+		case w.unapproved > 0:
+			w.message = fmt.Sprintf("wave %s waits: the plans of %d of its Stacks are not approved", w.status.Wave, w.unapproved)
 		case w.shut > 0:
 			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks wait for their own windows", w.status.Wave, w.shut)
 		default:

@@ -80,7 +80,7 @@ func (w *walk) judgeWaves() openWave {
 
 // updatedBefore returns how many Stacks of the wave were updated to the target when the last decision was made.
 func (w *walk) updatedBefore(wave string) int32 {
-	if before := w.initial.Target; before == nil || !waves.Same(before.RolloutRevision, w.status.Target.RolloutRevision) {
+	if !w.targetIsSame() {
 		return 0
 	}
 	for i := range w.initial.Waves {
@@ -89,6 +89,54 @@ func (w *walk) updatedBefore(wave string) int32 {
 		}
 	}
 	return 0
+}
+
+// targetIsSame reports whether the last decision was made for the same target.
+func (w *walk) targetIsSame() bool {
+	before := w.initial.Target
+	return before != nil && waves.Same(before.RolloutRevision, w.status.Target.RolloutRevision)
+}
+
+// checkDrift lets Stacks of waves with noDrift that were updated count as done only when they have looked for drift since, and have none. Those
+// of a wave that is complete do so only as long as they have a turn: what somebody changes later, or another update of such a Stack, does not
+// open the wave again.
+func (w *walk) checkDrift() {
+	complete := map[string]bool{}
+	for i := range w.initial.Waves {
+		complete[w.initial.Waves[i].Name] = w.targetIsSame() && w.initial.Waves[i].State == autov1alpha1.RolloutWaveComplete
+	}
+	turns := map[string]bool{}
+	for i := range w.status.Turns {
+		turns[w.status.Turns[i].Stack] = true
+	}
+	for i := range w.byWave {
+		if !w.spec.Waves[i].NoDrift {
+			continue
+		}
+		for _, m := range w.byWave[i] {
+			switch {
+			case m.State != waves.Updated || complete[w.spec.Waves[i].Name] && !turns[m.String()]:
+			case m.Drift == nil:
+				m.State = waves.CheckingDrift
+			case m.Drift.Problem != "":
+				m.State, m.Message, m.Drifted, m.Stalled = waves.Failing, m.Drift.Problem, true, m.Drift.Found
+				if !turns[m.String()] && len(w.status.Turns) < maxFailing {
+					// The status was lost: it looks for drift again, and takes no place.
+					w.status.Turns = append(w.status.Turns, autov1alpha1.RolloutTurn{Stack: m.String(), Since: w.time()})
+				}
+			}
+		}
+	}
+}
+
+// beingChecked returns how many Stacks of the wave have a turn, and look for drift.
+func (w *walk) beingChecked(wave int) (count int32) {
+	for _, m := range w.byWave[wave] {
+		if m.State == waves.CheckingDrift && !m.Since.IsZero() {
+			count++
+		}
+	}
+	return count
 }
 
 // checkMembers applies the check of the wave to its Stacks that have the target. One that does not pass counts as failing: only somebody who
@@ -132,6 +180,12 @@ func (w *walk) count(entry *autov1alpha1.RolloutWaveStatus, m *waves.Member) {
 		entry.Unchanged++
 	case waves.Running:
 		entry.Running++
+	case waves.CheckingDrift:
+		if m.Since.IsZero() {
+			entry.Waiting++
+		} else {
+			entry.Running++
+		}
 	case waves.Waiting, waves.Checking:
 		entry.Waiting++
 	case waves.BrokenBefore:

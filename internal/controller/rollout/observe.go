@@ -12,8 +12,38 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/controller/plans"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/waves"
 )
+
+// namespace is what a StackRollout has to know of a namespace with Stacks that name it.
+type namespace struct {
+	admitted bool
+	labels   map[string]string
+}
+
+// namespacesOf returns all namespaces of the Stacks. The error says why nobody knows which of them are selected; then none is admitted but that
+// of the StackRollout.
+func (r *Reconciler) namespacesOf(rollout *autov1alpha1.StackRollout, stacks []pulumiv1.Stack) (known map[string]*namespace, err error) {
+	known = map[string]*namespace{}
+	byLabels := waves.SelectsByNamespace(rollout.Spec.Waves)
+	for i := range stacks {
+		name := stacks[i].Namespace
+		if known[name] != nil {
+			continue
+		}
+		found := &namespace{}
+		known[name] = found
+		admitted, problem := waves.Admits(rollout, name, r.Namespaces)
+		if found.admitted = admitted; problem == nil && byLabels {
+			found.labels, problem = r.Namespaces.Labels(name)
+		}
+		if problem != nil {
+			err = problem
+		}
+	}
+	return known, err
+}
 
 // observe reads what a decision is made from. All of it is in caches.
 func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRollout) (*observation, error) {
@@ -40,10 +70,16 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 		}
 	}
 	others := r.sourcesLike(ctx, rollout, found)
+	var known map[string]*namespace
+	if known, o.unknownNamespace = r.namespacesOf(rollout, stacks); errors.Is(o.unknownNamespace, namespaces.ErrNotYet) {
+		return nil, o.unknownNamespace
+	}
 	for i := range stacks {
 		stack := &stacks[i]
-		if !waves.Admits(rollout, stack.Namespace) {
-			refuse(stack, "spec.allowedNamespaces does not admit its namespace")
+		if !known[stack.Namespace].admitted {
+			if o.unknownNamespace == nil {
+				refuse(stack, "spec.allowedNamespaces does not admit its namespace")
+			}
 		} else if problem := others.check(stack); problem != "" {
 			refuse(stack, problem)
 		} else {
@@ -55,6 +91,7 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 		for i, stack := range admitted {
 			members[i] = waves.Observe(stack, status)
 			members[i].Behind = others.isBehind(stack, status)
+			members[i].NamespaceLabels = known[stack.Namespace].labels
 		}
 		return members
 	}

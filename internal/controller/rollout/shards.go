@@ -64,9 +64,16 @@ func CacheTransform(object any) (any, error) {
 	*spec = pulumiv1.StackSpec{
 		Stack: spec.Stack, Branch: spec.Branch, Commit: spec.Commit, Suspend: spec.Suspend, Preview: spec.Preview, RolloutRef: spec.RolloutRef,
 		FluxSource: spec.FluxSource, ProgramRef: spec.ProgramRef, DependsOn: spec.DependsOn, Prerequisites: spec.Prerequisites,
-		Windows: spec.Windows, ShareOutputs: spec.ShareOutputs,
+		Windows: spec.Windows, ShareOutputs: spec.ShareOutputs, Approval: spec.Approval,
 	}
-	status.History, status.Plan, status.Drift, status.LeftStacks, status.OutputObjects, status.StoredOutputs = nil, nil, nil, nil, nil, nil
+	status.History, status.LeftStacks, status.OutputObjects, status.StoredOutputs = nil, nil, nil, nil
+	if plan := status.Plan; plan != nil {
+		status.Plan = &pulumiv1.PlanStatus{Name: plan.Name, State: plan.State}
+		status.Plan.Commit = plan.Commit
+	}
+	if drift := status.Drift; drift != nil {
+		drift.Resources, drift.Correction = nil, nil
+	}
 	return stack, nil
 }
 

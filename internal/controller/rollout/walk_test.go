@@ -30,6 +30,10 @@ type walker struct {
 	// woken is true when a watch brings the StackRollout back, and due when the time in its last decision does; zero when none does.
 	woken bool
 	due   time.Time
+	// updates is how many have ended.
+	updates int
+	// clean has the Stacks of wave early and the revisions after which they looked for drift and found none.
+	clean map[string]bool
 	// released has the revisions that each Stack was let have, and ended when its last update to a revision ended.
 	released []map[string]bool
 	ended    map[string]time.Time
@@ -44,10 +48,11 @@ const (
 
 // newWalker returns a walker with a Stack in wave canary, one in wave early and the others in wave rest.
 func newWalker(t *testing.T, stacks, maxConcurrent int) *walker {
-	w := &walker{fleet: newFleet(t), contents: map[string][]string{"a": make([]string, stacks)}, ended: map[string]time.Time{}}
+	w := &walker{fleet: newFleet(t), contents: map[string][]string{"a": make([]string, stacks)}, ended: map[string]time.Time{}, clean: map[string]bool{}}
 	w.rollout.Spec.MaxConcurrent = number(maxConcurrent)
 	early := autov1alpha1.RolloutWave{Name: "early", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "early"}}}
 	w.rollout.Spec.Waves = slices.Insert(w.rollout.Spec.Waves, 1, early)
+	w.rollout.Spec.Waves[1].NoDrift = true
 	w.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: walkSoak}
 	w.stacks = w.stacks[:stacks]
 	tiers := []string{"canary", "early"}
@@ -107,9 +112,14 @@ func (w *walker) act(i int) {
 	if w.running[i] != "" || stack.Spec.Suspend {
 		return
 	}
+	if waves.ChecksDrift(stack, w.rollout) && stack.Status.LastUpdate.State == pulumiv1.StackUpdateSucceeded {
+		w.change(i, func(stack *pulumiv1.Stack) { looks(stack, "") })
+		w.clean[stack.Name+letterOf(stack)] = true
+		return
+	}
 	last, has := stack.Status.LastUpdate, letterOf(stack)
 	failed := last.State == pulumiv1.StackUpdateFailed
-	released := waves.Release(stack, w.rollout, *w.offer, w.offer.Digest).Released
+	released := waves.Release(stack, w.rollout, *w.offer, w.offer.Digest, nil).Released
 	same := w.contents[has][i] == w.contents[offer][i]
 	switch {
 	case !failed && has != offer && same:
@@ -159,7 +169,8 @@ func (w *walker) end(i int, well bool) {
 		} else {
 			fail(stack, letter)
 		}
-		stack.Status.LastUpdate.Name = fmt.Sprint(len(w.steps))
+		w.updates++
+		stack.Status.LastUpdate.Name = fmt.Sprint(w.updates)
 	})
 }
 
@@ -187,7 +198,13 @@ func (w *walker) reconcile() {
 			w.released[i][target] = true
 		}
 	}
-	w.promise(len(w.rollout.Status.Turns) <= int(w.rollout.Spec.MaxConcurrent.IntVal), "%d turns", len(w.rollout.Status.Turns))
+	drifted := 0
+	for i := range w.stacks {
+		if found := w.stacks[i].Status.Drift; found != nil && found.Digest != "" {
+			drifted++ // such a Stack keeps its turn, and takes no place
+		}
+	}
+	w.promise(len(w.rollout.Status.Turns)-drifted <= int(w.rollout.Spec.MaxConcurrent.IntVal), "%d turns", len(w.rollout.Status.Turns))
 }
 
 // decidedAbout reports whether an Approval that counts decides so about the target.
@@ -200,6 +217,9 @@ func (w *walker) decidedAbout(decision autov1alpha1.ApprovalDecision) bool {
 // judgeTurn checks that the Stack may get a turn.
 func (w *walker) judgeTurn(i int) {
 	name, target := w.stacks[i].Name, w.target()
+	if found := w.stacks[i].Status.Drift; found != nil && found.Digest != "" && letterOf(w.stacks[i]) == target {
+		return // it has the target, and looks for drift again
+	}
 	w.promise(target == w.offered(), "%s gets a turn for %s, and the source offers %s", name, target, w.offered())
 	w.promise(!w.rollout.Spec.Suspend, "%s gets a turn while the StackRollout is suspended", name)
 	w.promise(!w.decidedAbout(autov1alpha1.ApprovalReject), "%s gets a turn for a revision that was rejected", name)
@@ -218,6 +238,7 @@ func (w *walker) judgeTurn(i int) {
 		applied := other.Status.LastAppliedRevision == revision(target).Revision && other.Status.LastUpdate.State == pulumiv1.StackUpdateSucceeded
 		w.promise(applied, "%s gets a turn before %s has %s", name, other.Name, target)
 		ended, ran := w.ended[other.Name+target]
+		w.promise(w.waveOf(j) != 1 || !ran || w.clean[other.Name+target], "%s gets a turn before %s has looked for drift", name, other.Name)
 		soaked := !ran || w.waveOf(j) != 0 || w.now.Sub(ended) >= walkSoak || w.decidedAbout(autov1alpha1.ApprovalApprove)
 		w.promise(soaked, "%s gets a turn %s after %s was updated", name, w.now.Sub(ended), other.Name)
 	}
@@ -267,6 +288,9 @@ func (w *walker) options() map[string]func() {
 		} else {
 			all[stack.Name+" ends"] = func() { w.end(i, true) }
 			all[stack.Name+" fails"] = func() { w.end(i, false) }
+		}
+		if waves.ChecksDrift(stack, w.rollout) && w.running[i] == "" {
+			all[stack.Name+" finds drift"] = func() { w.change(i, func(stack *pulumiv1.Stack) { looks(stack, "drift") }) }
 		}
 		all[stack.Name+" is suspended or resumed"] = func() {
 			w.change(i, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = !stack.Spec.Suspend; stack.Generation++ })

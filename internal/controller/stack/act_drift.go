@@ -122,7 +122,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 	}
 	if check.Spec.Timeout == nil {
 		// Nobody waits for the check, so nobody would notice that it hangs.
-		check.Spec.Timeout = &metav1.Duration{Duration: driftInterval(stack)}
+		check.Spec.Timeout = &metav1.Duration{Duration: driftInterval(driftSpec(*o))}
 	}
 	check.Labels[pulumiv1.ComponentLabel] = pulumiv1.ComponentDriftCheck
 	if request := stack.Annotations[pulumiv1.DriftCheckAnnotation]; request != "" {
@@ -173,7 +173,8 @@ func recordDrift(o *observation) func(*Reconciler) {
 	}
 	failed := drift.Failures > 0
 	drift.Failures = 0
-	resources, omitted, digest := driftOf(check, stack.Spec.Drift.Ignore)
+	spec := driftSpec(*o)
+	resources, omitted, digest := driftOf(check, spec.Ignore)
 	switch known := drift.Digest; {
 	case digest == "":
 		*drift = pulumiv1.DriftStatus{LastCheckTime: drift.LastCheckTime, CheckedUpdate: drift.CheckedUpdate,
@@ -190,7 +191,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 	isNew := digest != drift.Digest
 	drift.Unconfirmed, drift.Digest, drift.Resources, drift.OmittedResources = "", digest, resources, omitted
 	reason, message := pulumiv1.DriftDetectedReason, describeDrift(drift)
-	switch correct := stack.Spec.Drift.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview; {
+	switch correct := spec.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview; {
 	case correct && comesBack(drift):
 		reason = pulumiv1.DriftComesBackReason
 		message += fmt.Sprintf(". It came back after %d corrections and is no longer corrected: something else changes these resources. "+

@@ -38,6 +38,10 @@ type observation struct {
 	sourceProblem *source.Problem
 	// held says why artifact is what the Stack has, and not what the source offers; nil when it is what the source offers.
 	held *held
+	// rollout is the StackRollout that the Stack names; nil when there is none.
+	rollout *autov1alpha1.StackRollout
+	// planOnly is true when artifact may only be planned, and not deployed, until the Stack has its turn.
+	planOnly bool
 	// verified says that Flux has verified the artifact, for a Stack that needs it.
 	verified bool
 	// content is what is known of the files in the artifact.
@@ -126,7 +130,7 @@ const (
 	actionRequestDependency action = "request dependency"
 	// actionAwaitApproval shows a plan that somebody has to approve, or has rejected.
 	actionAwaitApproval action = "await approval"
-	// actionHold shows that the windows of the Stack allow no update now.
+	// actionHold shows that the windows of the Stack allow no update now, or that it has no turn.
 	actionHold action = "hold"
 	// actionStall shows what a human has to fix.
 	actionStall action = "stall"
@@ -166,6 +170,8 @@ const (
 	byDependents waker = "dependents"
 	// byApproval is the watch on Approvals. The time in the decision is when the plan expires.
 	byApproval waker = "approval"
+	// byRollout is the watch on StackRollouts.
+	byRollout waker = "rollout"
 	// byTime is only the time in the decision. An edit also wakes the Stack, as always.
 	byTime waker = "time"
 	// byNothing says that nothing is left to do, or that the next decision follows at once.
@@ -311,7 +317,7 @@ func outdated(o observation) bool {
 		return false
 	case o.stack.Spec.Suspend, current.Generation != o.stack.Generation:
 		return true
-	case !isApproved(o), lostSource(o), isShut(o):
+	case !isApproved(o), lostSource(o), isShut(o), o.planOnly && !o.update.ChangesNothing():
 		return true
 	case !o.stack.DeletionTimestamp.IsZero():
 		return o.update.Spec.Type != autov1alpha1.UpdateTypeDestroy || nothingToDestroy(o.stack) != ""

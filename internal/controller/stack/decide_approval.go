@@ -3,6 +3,7 @@ package stack
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -48,6 +49,19 @@ func decideOnApproval(o observation, d decision) decision {
 	return makePlan
 }
 
+// decideOnTurn holds an approved plan back until the StackRollout of the Stack gives it a turn. A Stack that has what it had before stays ready.
+func decideOnTurn(o observation, d decision) decision {
+	if !o.planOnly || d.action != actionUpdate || d.plans || d.kind == autov1alpha1.UpdateTypePreview {
+		return d
+	}
+	wait := decision{action: actionWait, wake: byRollout, reason: pulumiv1.WaveNotOpenReason, cause: d.cause, driftDigest: d.driftDigest,
+		message: "its plan is approved, and the new revision waits for its turn in the StackRollout"}
+	if last := o.stack.Status.LastUpdate; last != nil && last.State == pulumiv1.StackUpdateSucceeded {
+		wait.action, wait.quiet = actionHold, true
+	}
+	return wait
+}
+
 // awaitApproval waits for Approvals, or until the plan expires. The Stack stays ready if nobody asked for the plan: it is one of a resync
 // or of a correction of drift.
 func awaitApproval(o observation, d decision, plan *pulumiv1.PlanStatus, reason, message string) decision {
@@ -79,10 +93,18 @@ func openPlan(o observation) *pulumiv1.PlanStatus {
 		return nil
 	case plan.Operation == pulumiv1.ApprovedDestroy:
 		return nil
+	case plansHeldRevision(o, plan):
+		return nil
 	case plan.Operation == pulumiv1.ApprovedDriftCorrection && (!correctsDrift(o) || drift.Digest != plan.Drift):
 		return nil
 	}
 	return plan
+}
+
+// plansHeldRevision reports whether the plan is of a revision that the Stack may not have any longer, because another one took its place, and nothing
+// else asked for the plan.
+func plansHeldRevision(o observation, plan *pulumiv1.PlanStatus) bool {
+	return o.held != nil && plan.Commit != commitOf(o.artifact) && strings.HasPrefix(plan.Trigger, newCommitTrigger)
 }
 
 // failedOnLock reports whether the plan could not be carried out because another process had the lock of the stack. The next attempt is due
@@ -97,7 +119,7 @@ func nextPlan(o observation) *pulumiv1.PlanStatus {
 	plan := o.stack.Status.Plan
 	next := plans.Next(*plan, plans.Situation{
 		Policy: o.stack.Spec.Approval, Approvals: o.approvals, Running: o.update != nil && o.update.HasStarted(),
-		Unwanted: plan.Operation == pulumiv1.ApprovedDriftCorrection && openPlan(o) == nil, Now: o.now,
+		Unwanted: plan.Operation == pulumiv1.ApprovedDriftCorrection && openPlan(o) == nil || plansHeldRevision(o, plan), Now: o.now,
 	})
 	return &next
 }

@@ -18,6 +18,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/backoff"
 	"github.com/stack-controller/stack-controller/internal/urn"
+	"github.com/stack-controller/stack-controller/internal/waves"
 )
 
 // Drift is what was changed or removed outside of Pulumi. The controller looks for the drift of a Stack only while the Stack has nothing
@@ -71,16 +72,36 @@ type driftDecision struct {
 	forget bool
 }
 
+// driftSpec returns how the Stack looks for drift; nil if it does not. Without spec.drift it does so while it has a turn in a wave that asks for it.
+func driftSpec(o observation) *pulumiv1.DriftSpec {
+	if o.stack.Spec.Drift == nil && waves.ChecksDrift(o.stack, o.rollout) {
+		return &pulumiv1.DriftSpec{}
+	}
+	return o.stack.Spec.Drift
+}
+
+// waitsForCheck reports whether the turn of the Stack lasts until it has looked for drift, and it has not since its last update.
+func waitsForCheck(o observation) bool {
+	return waves.ChecksDrift(o.stack, o.rollout) && !checkedSinceUpdate(o.stack)
+}
+
+func checkedSinceUpdate(stack *pulumiv1.Stack) bool {
+	drift, last := stack.Status.Drift, stack.Status.LastUpdate
+	return drift != nil && last != nil && drift.LastCheckTime != nil && drift.CheckedUpdate == last.Name
+}
+
 // decideOnDrift chooses what to do about drift, besides the action of the decision.
 func decideOnDrift(o observation, d decision) driftDecision {
-	spec, check := o.stack.Spec.Drift, o.driftCheck
+	spec, check := driftSpec(o), o.driftCheck
+	// The StackRollout reads what a check has found until the next update ends.
+	forget := spec == nil && !(waves.KeepsDrift(o.rollout) && checkedSinceUpdate(o.stack))
 	switch {
 	case o.otherShard != nil:
 		return driftDecision{step: driftNone}
 	case spec == nil && check == nil:
-		return driftDecision{step: driftNone, forget: true}
+		return driftDecision{step: driftNone, forget: forget}
 	case spec == nil, !o.stack.DeletionTimestamp.IsZero(), o.stack.Spec.Suspend, o.update != nil, d.action == actionUpdate:
-		return driftDecision{step: discardIf(check), forget: spec == nil}
+		return driftDecision{step: discardIf(check), forget: forget}
 	case check != nil && !check.DeletionTimestamp.IsZero():
 		// The end of its deletion wakes the Stack.
 		return driftDecision{step: driftNone}
@@ -97,10 +118,13 @@ func decideOnDrift(o observation, d decision) driftDecision {
 		!canDrift(o.stack):
 		return driftDecision{step: driftNone}
 	}
-	if o.stack.Status.Drift == nil && !driftCheckRequested(o.stack) {
-		return driftDecision{step: driftNone, begin: true, after: firstCheckAfter(o.stack)}
+	if waitsForCheck(o) {
+		return driftDecision{step: driftStart}
 	}
-	if left := driftDue(o.stack, o.jitter).Sub(o.now); left > 0 {
+	if o.stack.Status.Drift == nil && !driftCheckRequested(o.stack) {
+		return driftDecision{step: driftNone, begin: true, after: firstCheckAfter(o.stack, spec)}
+	}
+	if left := driftDue(o.stack, spec, o.jitter).Sub(o.now); left > 0 {
 		return driftDecision{step: driftNone, after: left}
 	}
 	return driftDecision{step: driftStart}
@@ -137,13 +161,13 @@ func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
 
 // firstCheckAfter returns the time until the first check. It lies anywhere within the first interval, so that Stacks that were created
 // together are not all checked at once.
-func firstCheckAfter(stack *pulumiv1.Stack) time.Duration {
-	return time.Duration(spreadOf(string(stack.UID)) * float64(driftInterval(stack)))
+func firstCheckAfter(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec) time.Duration {
+	return time.Duration(spreadOf(string(stack.UID)) * float64(driftInterval(spec)))
 }
 
 // driftDue is when the next check is due.
-func driftDue(stack *pulumiv1.Stack, jitter float64) time.Time {
-	drift, interval := stack.Status.Drift, driftInterval(stack)
+func driftDue(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec, jitter float64) time.Time {
+	drift, interval := stack.Status.Drift, driftInterval(spec)
 	switch {
 	case driftCheckRequested(stack):
 		return time.Time{}
@@ -162,8 +186,8 @@ func driftDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	return drift.LastCheckTime.Add(time.Duration(float64(interval) * (1 + jitter*spreadOf(string(stack.UID)))))
 }
 
-func driftInterval(stack *pulumiv1.Stack) time.Duration {
-	return cmp.Or(stack.Spec.Drift.Interval.Duration, pulumiv1.DefaultDriftInterval)
+func driftInterval(spec *pulumiv1.DriftSpec) time.Duration {
+	return cmp.Or(spec.Interval.Duration, pulumiv1.DefaultDriftInterval)
 }
 
 // driftCheckRequested reports whether an annotation asks for a check that was not made yet.

@@ -15,6 +15,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/waves"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -51,6 +52,35 @@ func (o *observation) sees(since time.Duration, changes ...autov1alpha1.Resource
 	o.driftCheck = checked(since, changes...)
 	recordDrift(o)
 	o.driftCheck = nil
+}
+
+// inTurn returns the observation with a turn that lasts until the Stack has looked for drift.
+func inTurn(o *observation, changes ...func(*observation)) *observation {
+	o.stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "shop", Runtime: "yaml"}
+	o.stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: "waves"}
+	o.rollout = &autov1alpha1.StackRollout{Namespace: o.stack.Namespace, Name: "waves"}
+	o.rollout.Spec.Waves = []autov1alpha1.RolloutWave{{Name: "all", NoDrift: true}}
+	o.rollout.Status = autov1alpha1.StackRolloutStatus{
+		Target: &autov1alpha1.RolloutTarget{Revision: o.stack.Status.LastUpdate.Revision, Digest: o.stack.Status.LastUpdate.LastAttemptedCommit},
+		Turns:  []autov1alpha1.RolloutTurn{{Stack: waves.Name(o.stack.Namespace, o.stack.Name), CheckDrift: true}},
+	}
+	return with(o, changes...)
+}
+
+func TestDriftThatATurnAskedForIsKeptUntilTheNextUpdate(t *testing.T) {
+	g := NewWithT(t)
+	o := inTurn(upToDate())
+	o.sees(time.Second)
+	o.rollout.Status.Turns = nil
+	d := decideOnDrift(*o, decide(*o))
+	g.Expect(d).To(Equal(driftDecision{step: driftNone}), "the StackRollout reads it")
+	o.stack.Status.LastUpdate.Name = "app-2"
+	g.Expect(decideOnDrift(*o, decide(*o)).forget).To(BeTrue())
+	o.stack.Status.LastUpdate.Name = "app-1"
+	o.rollout.Spec.Waves[0].NoDrift = false
+	g.Expect(decideOnDrift(*o, decide(*o)).forget).To(BeTrue())
+	o.rollout = nil
+	g.Expect(decideOnDrift(*o, decide(*o)).forget).To(BeTrue())
 }
 
 func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
@@ -117,6 +147,12 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 			o.sees(time.Second, gone("a:b:C", "x"))
 			o.stack.Status.LastUpdate.Name = "app-2"
 		}), step: driftStart},
+		"at once when a turn asks for it":            {given: inTurn(upToDate()), step: driftStart},
+		"also with a longer interval":                {given: inTurn(watchful("")), step: driftStart},
+		"not before the update that it is given for": {given: inTurn(upToDate(), func(o *observation) { o.stack.Status.LastUpdate.LastAttemptedCommit = "other" }), step: driftNone},
+		"once for a turn":                            {given: inTurn(upToDate(), func(o *observation) { o.sees(time.Second) }), step: driftNone, waits: true},
+		"soon, to confirm, for a turn":               {given: inTurn(upToDate(), func(o *observation) { o.sees(confirmDelay, gone("a:b:C", "x")) }), step: driftStart},
+		"its result is recorded for a turn":          {given: inTurn(upToDate(), func(o *observation) { o.driftCheck = checked(0) }), step: driftRecord},
 		"later and later after failures": {given: with(watchful(""), func(o *observation) {
 			o.sees(2 * time.Minute)
 			o.stack.Status.Drift.Failures = 3

@@ -50,7 +50,7 @@ func decideOnTrigger(o observation) decision {
 	if pending := awaitContent(o); pending != nil {
 		return *pending
 	}
-	return decideOnWindows(o, decideOnApproval(o, d))
+	return decideOnWindows(o, decideOnTurn(o, decideOnApproval(o, d)))
 }
 
 // blocked returns what somebody has to fix before the Stack can be updated, or a problem with its source; nil if there is nothing. A

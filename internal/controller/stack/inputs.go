@@ -90,10 +90,13 @@ func newInputs(o observation, recorded pulumiv1.UpdateInputs) (why string) {
 	case unhandledRequest(o.stack) != "":
 		return fmt.Sprintf("Sync request: %q", unhandledRequest(o.stack))
 	case newContent(o, recorded):
-		return "New commit detected: " + describeRevision(o.artifact)
+		return newCommitTrigger + describeRevision(o.artifact)
 	}
 	return cmp.Or(newReferences(o, recorded), newInputValues(o, recorded))
 }
+
+// newCommitTrigger is what the reason for an update begins with that only the source asks for.
+const newCommitTrigger = "New commit detected: "
 
 // newContent reports whether the source offers something else than the recorded inputs. If that depends on content that was not observed
 // yet, it returns false: see contentMatters. A destroy does not depend on new content.

@@ -39,16 +39,17 @@ type held struct {
 // yet. All that is decided afterwards is then decided for the revision that the Stack has: edits, retries and corrections of drift go on. An
 // offer with the content that the Stack has needs no turn.
 func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
-	if o.stack.Spec.RolloutRef == nil || o.artifact == nil {
+	if o.stack.Spec.RolloutRef == nil {
 		return nil
 	}
 	rollout, err := r.rolloutOf(ctx, o.stack)
-	if err != nil {
+	if o.rollout = rollout; err != nil || o.artifact == nil {
 		return err
 	}
 	offer := o.artifact
-	verdict := waves.Release(o.stack, rollout, autov1alpha1.RolloutRevision{Revision: offer.Revision, Digest: offer.Digest}, offer.Commit())
+	verdict := waves.Release(o.stack, rollout, autov1alpha1.RolloutRevision{Revision: offer.Revision, Digest: offer.Digest}, offer.Commit(), r.Namespaces)
 	if verdict.Released {
+		o.planOnly = verdict.PlanOnly
 		return nil
 	}
 	if same, err := r.hasContentOf(o, offer); err != nil || same {
@@ -137,7 +138,7 @@ func (r *Reconciler) mayHave(ctx context.Context, stack *pulumiv1.Stack, offer *
 		return true
 	}
 	rollout, err := r.rolloutOf(ctx, stack)
-	return err == nil && waves.Release(stack, rollout, autov1alpha1.RolloutRevision{Revision: offer.Revision, Digest: offer.Digest}, offer.Commit()).Released
+	return err == nil && waves.Release(stack, rollout, autov1alpha1.RolloutRevision{Revision: offer.Revision, Digest: offer.Digest}, offer.Commit(), r.Namespaces).Released
 }
 
 // showHeld sets or removes the condition Held, and returns when to do so; zero for not at all. The condition appears late, because most Stacks

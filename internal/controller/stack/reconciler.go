@@ -26,6 +26,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/objectwatch"
 	"github.com/stack-controller/stack-controller/internal/outputobject"
 	"github.com/stack-controller/stack-controller/internal/patch"
@@ -75,6 +76,8 @@ type Reconciler struct {
 	Outputs *outputobject.Writer
 	// References watches the Secrets and ConfigMaps that Stacks use; nil when they are not watched.
 	References *references.Watcher
+	// Namespaces has the labels of Namespaces, by which a StackRollout may admit Stacks.
+	Namespaces *namespaces.Watcher
 	// Objects reads and watches the objects of other kinds that Stacks depend on; nil allows none.
 	Objects *objectwatch.Watcher
 	// WaitInterval is the time to the next reconcile when something is missing that no watch covers.

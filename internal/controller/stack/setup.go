@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -80,6 +78,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 			},
 			UpdateFunc: r.rolloutChanged,
 		}).
+		WatchesRawSource(r.Namespaces.Source(r.membersIn)).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(ctrlsource.Channel(r.Contents.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(r.Objects.Source(func(ctx context.Context, name objectwatch.Name) []reconcile.Request {
@@ -264,7 +263,21 @@ func (r *Reconciler) wakeRollout(ctx context.Context, rollout client.Object, que
 	}
 }
 
-// rolloutChanged wakes the Stacks that got a turn or whose turn was paused, and all when something changed that may concern each of them.
+// membersIn returns the Stacks of the namespace, of all if it is empty, that a StackRollout may admit by its labels.
+func (r *Reconciler) membersIn(ctx context.Context, namespace string) (requests []reconcile.Request) {
+	list := &pulumiv1.StackList{}
+	if err := r.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the stacks of a namespace", "namespace", namespace)
+	}
+	for i := range list.Items {
+		if ref := list.Items[i].Spec.RolloutRef; ref != nil && ref.Namespace != "" {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// rolloutChanged wakes the Stacks that may have something now, and all when something changed that may concern each of them.
 func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, queue requestQueue) {
 	before, after := e.ObjectOld.(*autov1alpha1.StackRollout), e.ObjectNew.(*autov1alpha1.StackRollout)
 	if !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) ||
@@ -272,11 +285,8 @@ func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, qu
 		r.wakeRollout(ctx, after, queue)
 		return
 	}
-	for _, turn := range after.Status.Turns {
-		namespace, name, _ := strings.Cut(turn.Stack, "/")
-		if before.Status.Paused != after.Status.Paused || !waves.HasTurn(&before.Status, namespace, name) {
-			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
-		}
+	for _, stack := range waves.Woken(&before.Status, &after.Status) {
+		queue.Add(reconcile.Request{NamespacedName: stack})
 	}
 }
 

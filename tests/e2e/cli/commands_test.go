@@ -208,7 +208,8 @@ func TestTablesShowWhatTheObjectsSay(t *testing.T) {
 		"get-updates": "get updates -n apps", "get-updates-wide": "get updates -n apps --stack network -o wide",
 		"get-nothing":  "get stacks -n default",
 		"get-rollouts": "get rollouts -n apps", "rollout-show": "rollout show infrastructure -n apps",
-		"version": "version", "help": "--help",
+		"rollout-plans": "rollout plans infrastructure -n apps",
+		"version":       "version", "help": "--help",
 	} {
 		t.Run(file, func(t *testing.T) { golden(t, file, 0, strings.Fields(args)...) })
 	}

@@ -1,0 +1,175 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+// endTurns keeps the turns of Stacks that are not done with the target, and have not failed. A Stack that took too long keeps its turn, so
+// that it can still end, and counts as failing; so does one with drift, which looks for it again.
+func (w *walk) endTurns() {
+	var kept []autov1alpha1.RolloutTurn
+	for _, turn := range w.status.Turns {
+		namespace, name, _ := strings.Cut(turn.Stack, "/")
+		m := w.byName[types.NamespacedName{Namespace: namespace, Name: name}]
+		if m == nil {
+			continue
+		}
+		wave := &w.spec.Waves[m.Wave]
+		switch {
+		case m.State == waves.Updated:
+			w.status.Waves[m.Wave].SoakingSince = new(w.time())
+			continue
+		case m.State == waves.Waiting, m.State == waves.CheckingDrift:
+			if w.initial.Paused && !w.status.Paused {
+				turn.Since = w.time() // it may not have begun
+			}
+			m.Since = turn.Since.Time
+			w.limitTurn(m, waves.TimeoutOf(wave))
+		case !m.Drifted:
+			continue
+		}
+		turn.Wave, turn.CheckDrift = wave.Name, wave.NoDrift
+		kept = append(kept, turn)
+	}
+	w.status.Turns = kept
+}
+
+// limitTurn lets a Stack go on with its turn for that long.
+func (w *walk) limitTurn(m *waves.Member, limit time.Duration) {
+	took := "updated"
+	if m.State == waves.CheckingDrift {
+		took = "checked for drift"
+	} else {
+		m.State = waves.Running
+	}
+	switch left := limit - w.now.Sub(m.Since); {
+	case w.status.Paused: // the time does not count
+	case left <= 0:
+		m.State, m.Message = waves.Failing, fmt.Sprintf("not %s within %s", took, limit)
+	default:
+		w.comeBackIn(left)
+	}
+}
+
+// givePlans lets Stacks with spec.approval of the open wave, and of those before it, make plans of the target: so all of them can be approved
+// while others are updated, and a Stack whose plan waits takes no place. After a failure, or while the StackRollout is suspended, nobody begins to plan.
+func (w *walk) givePlans(open openWave) {
+	had := map[string]bool{}
+	for _, name := range w.status.Plans {
+		had[name] = true
+	}
+	w.status.Plans = nil
+	if w.rejectedBy != "" || open.index == len(w.byWave) {
+		return
+	}
+	length, onlyThose := 0, open.halted != "" || w.spec.Suspend
+	for i := range w.byWave {
+		for _, m := range w.byWave[i] {
+			if !m.Approval || m.State != waves.Waiting || m.Behind || w.waitsForMember(m) || (onlyThose || i > open.index) && !had[m.String()] {
+				continue
+			}
+			if length += len(m.String()); length > plansLength || len(w.status.Plans) == maxPlans {
+				return
+			}
+			w.status.Plans = append(w.status.Plans, m.String())
+		}
+	}
+}
+
+// giveTurns lets as many Stacks of the open wave, and of those before it, be updated as may be at once. Stacks of a complete wave that do not
+// have the target came later; they come first.
+func (w *walk) giveTurns(open openWave) {
+	if pair := w.laterDependency(); pair != "" {
+		w.stall(autov1alpha1.DependencyInLaterWaveReason, pair)
+		return
+	}
+	if open.halted != "" || w.status.Paused || open.index == len(w.byWave) || open.soaks || open.awaits {
+		return
+	}
+	active, length := 0, 0
+	for _, turn := range w.status.Turns {
+		length += len(turn.Stack)
+	}
+	for _, m := range w.members {
+		if m.State == waves.Running || m.State == waves.CheckingDrift && !m.Since.IsZero() {
+			active++
+		}
+	}
+	for i := 0; i <= open.index; i++ {
+		most := waves.MaxConcurrent(w.spec, &w.spec.Waves[i], len(w.byWave[i]))
+		for _, m := range w.byWave[i] {
+			if active >= most || length >= turnsLength {
+				break
+			}
+			if m.State == waves.Waiting && m.Behind {
+				w.behind++
+			} else if m.State == waves.Waiting && m.Approval && !m.Approved {
+				w.unapproved++
+				continue
+			}
+			switch {
+			case m.State == waves.CheckingDrift && m.Since.IsZero():
+			case m.State != waves.Waiting || m.Behind || w.waitsForMember(m) || w.waitsForWindow(m):
+				continue
+			default:
+				m.State = waves.Running
+			}
+			m.Since = w.now
+			w.status.Turns = append(w.status.Turns, autov1alpha1.RolloutTurn{
+				Stack: m.String(), Wave: w.spec.Waves[i].Name, Since: w.time(), CheckDrift: w.spec.Waves[i].NoDrift,
+			})
+			w.status.Waves[i].Running++
+			w.status.Waves[i].Waiting--
+			active, length = active+1, length+len(m.String())
+			w.comeBackIn(waves.TimeoutOf(&w.spec.Waves[i]))
+		}
+	}
+}
+
+// waitsForMember reports whether the Stack depends on another one of the StackRollout that does not have the target yet. It gets no turn, so
+// that it takes no place from that one.
+func (w *walk) waitsForMember(m *waves.Member) bool {
+	return slices.ContainsFunc(m.DependsOn, func(key types.NamespacedName) bool {
+		other := w.byName[key]
+		return other != nil && other != m && !other.State.IsDone() && other.State != waves.LeftOut
+	})
+}
+
+// waitsForWindow reports whether the windows of the Stack itself allow no update. It gets no turn, so that it takes no place.
+func (w *walk) waitsForWindow(m *waves.Member) bool {
+	if len(m.Windows) == 0 {
+		return false
+	}
+	state := w.hours(m)
+	if !state.Next.IsZero() {
+		w.comeBackIn(max(state.Next.Sub(w.now), time.Second))
+	}
+	if !state.Open {
+		w.shut++
+	}
+	return !state.Open
+}
+
+// laterDependency describes a Stack that waits for another one in a later wave, which therefore waits for it; empty when there is none.
+func (w *walk) laterDependency() string {
+	for _, m := range w.members {
+		if m.State != waves.Waiting {
+			continue
+		}
+		for _, key := range m.DependsOn {
+			if other := w.byName[key]; other != nil && other.Wave > m.Wave && !other.State.IsDone() && other.State != waves.LeftOut {
+				return fmt.Sprintf("Stack %s in wave %s depends on Stack %s in the later wave %s: put it into the same or an earlier wave",
+					m.NamespacedName, w.spec.Waves[m.Wave].Name, other.NamespacedName, w.spec.Waves[other.Wave].Name)
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,222 @@
+// Package namespaces knows the labels of all Namespaces. It reads nothing before somebody asks for those of one.
+package namespaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/stack-controller/stack-controller/internal/informercache"
+)
+
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
+
+// ErrNotYet reports that the Namespaces are being read. Those who watch a Watcher hear when they are.
+var ErrNotYet = errors.New("the Namespaces are being read")
+
+var (
+	errOneNamespace = errors.New("the controller watches one namespace, and reads the labels of none")
+	errRefused      = errors.New("the controller may not list and watch Namespaces")
+)
+
+// Options are what a Watcher needs: those of the manager.
+type Options struct {
+	Config     *rest.Config
+	HTTPClient *http.Client
+	Mapper     apimeta.RESTMapper
+	Scheme     *runtime.Scheme
+	// Log receives the reasons why Namespaces cannot be watched.
+	Log logr.Logger
+}
+
+// Watcher has the labels of all Namespaces. It is a manager.Runnable. A nil Watcher is valid, and knows none.
+type Watcher struct {
+	Options
+
+	mu sync.Mutex
+	// running is the context of Start, begun says that the Namespaces are read, and watches counts what Start has to wait for.
+	running   context.Context
+	begun     bool
+	watches   sync.WaitGroup
+	listeners []func(namespace string)
+
+	// informer is set once it runs, and refused is true when the API server did not let it read before it had read all.
+	informer atomic.Pointer[informer]
+	refused  atomic.Bool
+}
+
+// informer is the informer with the cache that it fills.
+type informer struct {
+	cache.Cache
+	cache.Informer
+}
+
+// New returns a Watcher that is not started.
+func New(o Options) *Watcher { return &Watcher{Options: o} }
+
+// Start lets Namespaces be read until the context ends.
+func (w *Watcher) Start(ctx context.Context) error {
+	w.mu.Lock()
+	w.running = ctx
+	w.mu.Unlock()
+	<-ctx.Done()
+	w.mu.Lock()
+	w.running = nil // nothing begins after this
+	w.mu.Unlock()
+	w.watches.Wait()
+	return nil
+}
+
+// Labels returns the labels of a Namespace, none if there is no such Namespace. The error is ErrNotYet, or says why they cannot be known.
+func (w *Watcher) Labels(namespace string) (map[string]string, error) {
+	if w == nil {
+		return nil, errOneNamespace
+	}
+	running := w.informer.Load()
+	switch {
+	case running != nil && running.HasSynced():
+	case w.refused.Load():
+		return nil, errRefused
+	default:
+		w.begin()
+		return nil, ErrNotYet
+	}
+	found := newMetadata()
+	if err := running.Get(context.Background(), types.NamespacedName{Name: namespace}, found); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read the Namespace %q from the cache: %w", namespace, err)
+	}
+	return found.Labels, nil
+}
+
+// Source returns a source for a controller: it enqueues what mapFunc returns for each Namespace that was created, has other labels or is
+// gone, and once all were read, for an empty name.
+func (w *Watcher) Source(mapFunc func(ctx context.Context, namespace string) []reconcile.Request) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		if w == nil {
+			return nil
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.listeners = append(w.listeners, func(namespace string) {
+			for _, request := range mapFunc(ctx, namespace) {
+				queue.Add(request)
+			}
+		})
+		return nil
+	})
+}
+
+// begin reads the Namespaces from now on.
+func (w *Watcher) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.begun || w.running == nil || w.running.Err() != nil {
+		return
+	}
+	w.begun = true
+	ctx := w.running
+	w.watches.Go(func() {
+		if err := w.run(ctx); err != nil {
+			w.Log.Error(err, "cannot watch Namespaces")
+			w.refused.Store(true)
+		}
+	})
+}
+
+// run watches Namespaces until the context ends. It has a cache of its own, because no controller may wait for it: the right may be missing.
+func (w *Watcher) run(ctx context.Context) error {
+	shared := true // callers only read the labels
+	objects, err := informercache.NewCache(w.Config, cache.Options{
+		HTTPClient: w.HTTPClient, Mapper: w.Mapper, Scheme: w.Scheme,
+		DefaultTransform: keepLabels, DefaultUnsafeDisableDeepCopy: &shared, DefaultWatchErrorHandler: w.handleError,
+	})
+	if err != nil {
+		return fmt.Errorf("create the cache of Namespaces: %w", err)
+	}
+	watched, err := objects.GetInformer(ctx, newMetadata(), cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch Namespaces: %w", err)
+	}
+	if _, err := watched.AddEventHandler(toolscache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, initial bool) {
+			if !initial {
+				w.notify(object)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			if !maps.Equal(before.(client.Object).GetLabels(), after.(client.Object).GetLabels()) {
+				w.notify(after)
+			}
+		},
+		DeleteFunc: w.notify,
+	}); err != nil {
+		return fmt.Errorf("watch Namespaces: %w", err)
+	}
+	w.informer.Store(&informer{objects, watched})
+	w.watches.Go(func() {
+		if objects.WaitForCacheSync(ctx) {
+			w.tell("")
+		}
+	})
+	return objects.Start(ctx)
+}
+
+func (w *Watcher) notify(object any) {
+	if name, err := toolscache.DeletionHandlingObjectToName(object); err == nil {
+		w.tell(name.Name)
+	}
+}
+
+func (w *Watcher) tell(namespace string) {
+	w.mu.Lock()
+	listeners := w.listeners
+	w.mu.Unlock()
+	for _, listener := range listeners {
+		listener(namespace)
+	}
+}
+
+// handleError notes that the API server refuses the watch, and logs what to do about it once. The informer tries again.
+func (w *Watcher) handleError(ctx context.Context, reflector *toolscache.Reflector, err error) {
+	if !apierrors.IsForbidden(err) {
+		toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+		return
+	}
+	if !w.refused.Swap(true) {
+		w.Log.Error(err, "cannot watch Namespaces, so nothing is selected by their labels: allow list and watch")
+		w.tell("")
+	}
+}
+
+// keepLabels removes what nobody asks for.
+func keepLabels(object any) (any, error) {
+	if found, ok := object.(*metav1.PartialObjectMetadata); ok {
+		found.ObjectMeta = metav1.ObjectMeta{Name: found.Name, UID: found.UID, ResourceVersion: found.ResourceVersion, Labels: found.Labels}
+	}
+	return object, nil
+}
+
+func newMetadata() *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return object
+}

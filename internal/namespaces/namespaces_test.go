@@ -1,0 +1,132 @@
+package namespaces
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
+)
+
+const patience = 90 * time.Second // an informer that was refused tries again after up to a minute
+
+var cluster *controlplane.ControlPlane
+
+func TestMain(m *testing.M) {
+	os.Exit(controlplane.RunTests(m, controlplane.Options{}, func(started *controlplane.ControlPlane) error {
+		cluster = started
+		return nil
+	}))
+}
+
+// heard are the names that a Watcher has told.
+type heard struct {
+	mu    sync.Mutex
+	names []string
+}
+
+func (h *heard) read() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string{}, h.names...)
+}
+
+// start runs a Watcher as the user, and returns it with what it tells.
+func start(t *testing.T, user string) (*Watcher, *heard) {
+	t.Helper()
+	g := NewWithT(t)
+	config := rest.CopyConfig(cluster.Config())
+	if user != "" {
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	}
+	httpClient, err := rest.HTTPClientFor(config)
+	g.Expect(err).NotTo(HaveOccurred())
+	mapper, err := apiutil.NewDynamicRESTMapper(config, httpClient)
+	g.Expect(err).NotTo(HaveOccurred())
+	w, h := New(Options{Config: config, HTTPClient: httpClient, Mapper: mapper, Scheme: scheme.Scheme, Log: logr.Discard()}), &heard{}
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	t.Cleanup(queue.ShutDown)
+	g.Expect(w.Source(func(_ context.Context, namespace string) []reconcile.Request {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.names = append(h.names, namespace)
+		return nil
+	}).Start(t.Context(), queue)).To(Succeed())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		g.Eventually(done).WithTimeout(patience).Should(Receive(BeNil()))
+	})
+	return w, h
+}
+
+func TestLabelsAreKnownOnceSomebodyAsks(t *testing.T) {
+	g := NewWithT(t)
+	admin, err := client.New(cluster.Config(), client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	namespace := &corev1.Namespace{Name: "labelled", Labels: map[string]string{"env": "test"}}
+	g.Expect(admin.Create(t.Context(), namespace)).To(Succeed())
+	w, h := start(t, "")
+	g.Consistently(h.read, "200ms").Should(BeEmpty(), "nobody has asked")
+	_, err = w.Labels("labelled")
+	g.Expect(err).To(MatchError(ErrNotYet))
+	env := func() (string, error) {
+		labels, err := w.Labels("labelled")
+		return labels["env"], err
+	}
+	g.Eventually(env).WithTimeout(patience).Should(Equal("test"))
+	g.Eventually(h.read).Should(Equal([]string{""}), "all are known")
+	g.Expect(w.Labels("missing")).To(BeEmpty())
+
+	namespace.Labels["env"] = "production"
+	g.Expect(admin.Update(t.Context(), namespace)).To(Succeed())
+	g.Eventually(env).Should(Equal("production"))
+	namespace.Annotations = map[string]string{"some": "other change"}
+	g.Expect(admin.Update(t.Context(), namespace)).To(Succeed())
+	g.Expect(admin.Create(t.Context(), &corev1.Namespace{Name: "later"})).To(Succeed())
+	g.Eventually(h.read).Should(Equal([]string{"", "labelled", "later"}))
+}
+
+func TestLabelsThatMayNotBeReadAreUnknownUntilTheyMay(t *testing.T) {
+	g := NewWithT(t)
+	w, h := start(t, "nobody")
+	problem := func() error {
+		_, err := w.Labels("default")
+		return err
+	}
+	g.Eventually(problem).WithTimeout(patience).Should(MatchError("the controller may not list and watch Namespaces"))
+	g.Eventually(h.read).Should(Equal([]string{""}), "whoever waits hears of it")
+	admin, err := client.New(cluster.Config(), client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(admin.Create(t.Context(), &rbacv1.ClusterRole{Name: "namespaces", Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}},
+	}})).To(Succeed())
+	g.Expect(admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{Name: "namespaces", Subjects: []rbacv1.Subject{
+		{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "nobody"},
+	}, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "namespaces"}})).To(Succeed())
+	g.Eventually(problem).WithTimeout(patience).Should(Succeed())
+	g.Eventually(h.read).Should(Equal([]string{"", ""}))
+}
+
+func TestControllerOfOneNamespaceKnowsNoLabels(t *testing.T) {
+	g := NewWithT(t)
+	var none *Watcher
+	_, err := none.Labels("default")
+	g.Expect(err).To(MatchError("the controller watches one namespace, and reads the labels of none"))
+	g.Expect(none.Source(nil).Start(t.Context(), nil)).To(Succeed())
+}
