@@ -94,7 +94,7 @@ func checkedSinceUpdate(stack *pulumiv1.Stack) bool {
 func decideOnDrift(o observation, d decision) driftDecision {
 	spec, check := driftSpec(o), o.driftCheck
 	// The StackRollout reads what a check has found until the next update ends.
-	forget := spec == nil && !(waves.KeepsDrift(o.rollout) && checkedSinceUpdate(o.stack))
+	forget := spec == nil && (!waves.KeepsDrift(o.rollout) || !checkedSinceUpdate(o.stack))
 	switch {
 	case o.otherShard != nil:
 		return driftDecision{step: driftNone}
