@@ -28,8 +28,6 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
-// +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
-
 // ErrNotYet reports that the Namespaces are being read. Those who watch a Watcher hear when they are.
 var ErrNotYet = errors.New("the Namespaces are being read")
 

@@ -44,16 +44,14 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 	if IsReleasedByHand(stack, offer) {
 		return Verdict{Released: true}
 	}
-	if rollout == nil {
-		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf("new revisions wait: there is no StackRollout %s", name)}
+	admitted := false
+	if rollout != nil {
+		admitted, _ = Admits(rollout, stack.Namespace, namespaces) // the StackRollout says why that is not known
 	}
-	switch admitted, err := Admits(rollout, stack.Namespace, namespaces); {
-	case err != nil:
+	if !admitted {
+		// In the same words for all, so that nobody learns which StackRollouts other namespaces have.
 		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf(
-			"new revisions wait: nobody knows whether StackRollout %s admits Stacks of namespace %q: %s", name, stack.Namespace, err)}
-	case !admitted:
-		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf(
-			"new revisions wait: StackRollout %s does not admit Stacks of namespace %q", name, stack.Namespace)}
+			"new revisions wait: there is no StackRollout %s that admits Stacks of namespace %q", name, stack.Namespace)}
 	}
 	status := &rollout.Status
 	if status.Stable != nil && Same(*status.Stable, offer) {

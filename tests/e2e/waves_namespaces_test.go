@@ -1,10 +1,12 @@
 package e2e_test
 
 import (
+	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -13,6 +15,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
@@ -26,9 +29,25 @@ func (p *fixture) label(key, value string) {
 	p.Succeed(system.Client.Patch(p.Context(), namespace, client.MergeFrom(before)))
 }
 
+// letControllerReadNamespaces gives the controller the right that the installation does not give it.
+func (p *fixture) letControllerReadNamespaces() {
+	p.Helper()
+	const name = "stack-controller-namespaces"
+	role := &rbacv1.ClusterRole{Name: name, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}}}}
+	binding := &rbacv1.ClusterRoleBinding{
+		Name: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: localsystem.Namespace, Name: "stack-controller"}},
+	}
+	for _, object := range []client.Object{role, binding} {
+		p.Create(object)
+		p.Cleanup(func() { _ = system.Client.Delete(context.Background(), object) })
+	}
+}
+
 func TestNamespacesAreSelectedByTheirLabels(t *testing.T) {
 	p := begin(t, "waves-namespaces")
 	tenant := p.beside("waves-tenant")
+	p.letControllerReadNamespaces()
 	repository, first := p.repository(p.returning(1))
 	revision := func(sha string) string { return gitserver.Branch + "@sha1:" + sha }
 	rollout, stacks := p.fleet("east")

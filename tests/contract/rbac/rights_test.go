@@ -14,7 +14,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -225,15 +224,14 @@ var byControllers = []string{"programs", "workspaces", "secrets", "configmaps"}
 // byStacks are the groups of the kinds whose watches are started for a Stack that uses them.
 var byStacks = []string{fluxSources, kustomizeGroup, helmGroup}
 
-// phases select the rows of the watches that start with the manager, with the controllers, with a Stack that has such a source or dependency, and
-// with a StackRollout that selects namespaces.
+// phases select the rows of the watches that start with the manager, with the controllers, and with a Stack that has such a source or
+// dependency.
 var phases = []func(row) bool{
 	func(r row) bool {
-		return !slices.Contains(byStacks, r.group) && !slices.Contains(byControllers, r.resource) && r.resource != "namespaces"
+		return !slices.Contains(byStacks, r.group) && !slices.Contains(byControllers, r.resource)
 	},
 	func(r row) bool { return slices.Contains(byControllers, r.resource) },
 	func(r row) bool { return slices.Contains(byStacks, r.group) },
-	func(r row) bool { return r.resource == "namespaces" },
 }
 
 // TestWithoutTheRightToListOrWatchNothingIsNoticed starts a controller without the right for all kinds of a phase. One controller is enough
@@ -254,10 +252,7 @@ func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
 				s.without(t, taken...)
 				p.controller = s.startController(t, "--watch-label-selector=rbac="+p.namespace)
 				for _, r := range taken {
-					switch {
-					case r.resource == "namespaces":
-						p.selectNamespaces()
-					case slices.Contains(byStacks, r.group):
+					if slices.Contains(byStacks, r.group) {
 						p.follow(r.resource)
 					}
 				}
@@ -267,19 +262,6 @@ func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
 			})
 		}
 	}
-}
-
-// selectNamespaces creates a StackRollout for the controller of the namespace, with a Stack, that selects by the labels of Namespaces.
-func (p *fixture) selectNamespaces() {
-	labels := map[string]string{"rbac": p.namespace}
-	p.create(&autov1alpha1.StackRollout{Name: "all", Labels: labels, Spec: autov1alpha1.StackRolloutSpec{
-		SourceRef: autov1alpha1.RolloutSource{Kind: "GitRepository", Name: "source"},
-		Waves:     []autov1alpha1.RolloutWave{{Name: "some", Namespaces: &metav1.LabelSelector{MatchLabels: labels}}, {Name: "all"}},
-	}})
-	p.create(&pulumiv1.Stack{Name: "selected", Labels: labels, Spec: pulumiv1.StackSpec{
-		Stack: "dev", RolloutRef: &pulumiv1.RolloutReference{Name: "all"},
-		FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: "GitRepository", Name: "source"}},
-	}})
 }
 
 // follow creates a Stack for the controller of the namespace, with a source or a dependency of the resource.

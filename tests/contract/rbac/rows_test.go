@@ -85,8 +85,6 @@ var (
 		{clusterRole, autoGroup, "stackrollouts", read, "To cache StackRollouts.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
 		{clusterRole, autoGroup, "stackrollouts", []string{"get"}, "To check which revision a StackRollout rolls out before an Approval counts.",
 			"Approvals of revisions are not accepted, and waves wait.", nil, (*fixture).approveRevision, ""},
-		{clusterRole, "", "namespaces", read, "To select Stacks of a StackRollout by the labels of their Namespaces. Not needed without `namespaces` in a wave and `from: Selector`.",
-			"Such a StackRollout is stalled, and its Stacks get no new revision.", nil, nil, ""},
 		{clusterRole, autoGroup, "stackrollouts/status", []string{"patch"}, "To say which Stacks may have the revision.",
 			"No Stack of a StackRollout gets a new revision.", nil, (*fixture).newRollout, ""},
 		{clusterRole, "", "secrets", []string{"get"}, "To read the Secrets of a Stack when an operation starts, the outputs when it ends, and the certificate of the agent.",
