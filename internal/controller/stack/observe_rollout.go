@@ -17,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/internal/waves"
@@ -45,6 +46,11 @@ func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
 	rollout, err := r.rolloutOf(ctx, o.stack)
 	if o.rollout = rollout; err != nil || o.artifact == nil {
 		return err
+	}
+	if rollout != nil {
+		if _, err := waves.Admits(rollout, o.stack.Namespace, r.Namespaces); errors.Is(err, namespaces.ErrNotYet) {
+			return err
+		}
 	}
 	offer := o.artifact
 	verdict := waves.Release(o.stack, rollout, autov1alpha1.RolloutRevision{Revision: offer.Revision, Digest: offer.Digest}, offer.Commit(), r.Namespaces)

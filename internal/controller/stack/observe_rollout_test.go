@@ -1,16 +1,22 @@
 package stack
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/namespaces"
+	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/waves"
 )
 
@@ -22,6 +28,37 @@ func TestRolloutRefNeedsASourceThatStacksShare(t *testing.T) {
 	stack.Spec.ProgramRef = &pulumiv1.ProgramReference{Name: "app"}
 	_, err = desire(stack)
 	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// oneRollout is a client that has one StackRollout.
+type oneRollout struct {
+	client.Client
+	rollout *autov1alpha1.StackRollout
+}
+
+func (c oneRollout) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	c.rollout.DeepCopyInto(object.(*autov1alpha1.StackRollout))
+	return nil
+}
+
+// After a restart, the labels of Namespaces are read only when somebody asks. A Stack must not count as one that is not admitted meanwhile: it
+// would go back to the revision that it had, and lose the plan that somebody has approved.
+func TestStackWaitsUntilItsNamespaceIsKnown(t *testing.T) {
+	g := NewWithT(t)
+	rollout := &autov1alpha1.StackRollout{Namespace: "platform", Name: "waves"}
+	rollout.Spec.AllowedNamespaces = &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromSelector, Selector: &metav1.LabelSelector{}}
+	rollout.Status = autov1alpha1.StackRolloutStatus{Target: &autov1alpha1.RolloutTarget{Digest: "sha256:b"}, Plans: []string{"team/app"}}
+	r := &Reconciler{Client: oneRollout{rollout: rollout}, Namespaces: namespaces.New(namespaces.Options{})}
+	o := guarded(pulumiv1.PlanPending, approvedBy("alice"))
+	o.stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Namespace: "platform", Name: "waves"}
+	o.artifact = &source.Artifact{Digest: "sha256:b", Revision: "main@sha1:b"}
+	g.Expect(r.observeRollout(t.Context(), o)).To(MatchError(namespaces.ErrNotYet))
+	g.Expect(o.held).To(BeNil())
+	g.Expect(o.artifact.Digest).To(Equal("sha256:b"))
+
+	o.stack.Spec.RolloutRef.Namespace, rollout.Namespace = "team", "team" // nobody has to ask
+	g.Expect(r.observeRollout(t.Context(), o)).To(Succeed())
+	g.Expect(o.planOnly).To(BeTrue())
 }
 
 // The condition appears after five to ten minutes, at another time for each Stack, and does not change with each commit.

@@ -217,7 +217,11 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outc
 	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter, shownPlan: shownPlan(stack)}
 	err := r.observe(ctx, o)
 	repair(o)
-	if err != nil {
+	switch {
+	case errors.Is(err, namespaces.ErrNotYet):
+		// The Stack may be one of a StackRollout: to take it for one that is not admitted would take its turn and its plan away. The watcher wakes it.
+		return outcome{after: r.WaitInterval}, nil
+	case err != nil:
 		return outcome{}, err
 	}
 	result, ended, err := r.decideAndAct(ctx, o)
