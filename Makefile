@@ -186,7 +186,7 @@ bench: ## Measure commits, first starts and idle cost beside a bare "pulumi up";
 	CGO_ENABLED=0 go run ./tests/load/bench
 
 .PHONY: scale
-scale: ## Measure what STACKS Stacks cost, and write docs/scale.md and its plots: about 15 minutes for 2000, 75 for 10000
+scale: ## Measure what STACKS Stacks cost, and write docs/scale.md and its plots: about 45 minutes for 2000, 100 for 10000
 	CGO_ENABLED=0 go run ./tests/load/scale -stacks='$(STACKS)' -report='$(CURDIR)/docs/scale.md'
 
 .PHONY: upgrade

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -38,6 +39,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/report/events"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -231,16 +233,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	rollout := &autov1alpha1.StackRollout{}
 	if err := r.Get(ctx, request.NamespacedName, rollout); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.written.Delete(request.NamespacedName)
-			r.hours.Delete(request.NamespacedName)
-			r.checks.Delete(request.NamespacedName)
-			r.Metrics.Forget(request.Namespace, request.Name)
+			r.forget(request.NamespacedName)
 			r.Store.Keep(request.String(), nil)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !rollout.DeletionTimestamp.IsZero() || !r.Shard.Has(rollout) {
-		r.Metrics.Forget(request.Namespace, request.Name)
+		r.forget(request.NamespacedName)
 		return ctrl.Result{}, r.keepForShard(ctx, rollout)
 	}
 	if at, found := r.written.Load(request.NamespacedName); found {
@@ -274,8 +273,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	r.written.Store(request.NamespacedName, time.Now())
-	r.announce(rollout, d.events)
+	r.announce(rollout, o.commit, d.events)
 	return ctrl.Result{RequeueAfter: d.after}, nil
+}
+
+// forget removes what is remembered of a StackRollout that is gone, or belongs to another shard.
+func (r *Reconciler) forget(key types.NamespacedName) {
+	r.written.Delete(key)
+	r.hours.Delete(key)
+	r.checks.Delete(key)
+	r.Metrics.Forget(key.Namespace, key.Name)
 }
 
 // neededBy returns the digests of the artifacts that the Stacks of a StackRollout may need: the target, what new Stacks begin with, and earlier
@@ -330,18 +337,25 @@ func mark(rollout *autov1alpha1.StackRollout, d decision) {
 	conditions.Delete(rollout, meta.StalledCondition)
 }
 
-// announce records events, with the revision for Flux's notification-controller.
-func (r *Reconciler) announce(rollout *autov1alpha1.StackRollout, events []announcement) {
-	annotations := map[string]string{}
-	if target := rollout.Status.Target; target != nil {
-		annotations[autov1alpha1.GroupVersion.Group+"/"+eventv1.MetaRevisionKey] = target.Revision
-	}
-	for _, event := range events {
+// announce records events, with the revision for Flux's notification-controller. Its git providers set the status of the commit that an event
+// names, and of the revision of each warning.
+func (r *Reconciler) announce(rollout *autov1alpha1.StackRollout, commit *autov1alpha1.CommitInfo, announcements []announcement) {
+	target := ptr.Deref(rollout.Status.Target, autov1alpha1.RolloutTarget{}).Revision
+	group := autov1alpha1.GroupVersion.Group + "/"
+	for _, a := range announcements {
+		metadata := map[string]string{}
+		if a.reason != eventRefused { // which is not about what the commit contains
+			metadata[group+eventv1.MetaRevisionKey], metadata[group+eventv1.MetaOriginRevisionKey] = target, events.OriginRevision(target, commit)
+		}
+		if a.verdict {
+			metadata[eventv1.Group+"/"+eventv1.MetaCommitKey] = events.CommitRevision(commit)
+		}
+		maps.DeleteFunc(metadata, func(_, value string) bool { return value == "" })
 		kind := corev1.EventTypeNormal
-		if event.warning {
+		if a.warning {
 			kind = corev1.EventTypeWarning
 		}
-		r.AnnotatedEventf(rollout, annotations, kind, event.reason, "%s", event.message)
+		r.AnnotatedEventf(rollout, metadata, kind, a.reason, "%s", a.message)
 	}
 }
 

@@ -46,6 +46,8 @@ type observation struct {
 	// offer is what the source offers; nil when problem says why it offers nothing.
 	offer   *autov1alpha1.RolloutRevision
 	problem *source.Problem
+	// commit is the git commit that the offer was made from; nil when it is not known.
+	commit *autov1alpha1.CommitInfo
 	// members are the Stacks that name the StackRollout and are admitted, as they are with the target in the status.
 	members []*waves.Member
 	// observeAgain returns the members as they are with another status. It is pure: it looks at the same Stacks.
@@ -99,6 +101,8 @@ type decision struct {
 type announcement struct {
 	reason, message string
 	warning         bool
+	// verdict is whether it says if the revision is good, as the status of its commit does.
+	verdict bool
 }
 
 // walk is a decision in the making.
@@ -300,21 +304,21 @@ func (w *walk) describe(open openWave) {
 		w.stall(autov1alpha1.RevisionRejectedReason, fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, revision))
 		w.wake = bySource
 		if w.initial.Rejected != w.status.Rejected {
-			w.announceWarning(autov1alpha1.RevisionRejectedReason, w.message)
+			w.announceVerdict(true)
 		}
 	case open.halted != "":
 		w.reason, w.failed, w.stalled = autov1alpha1.RolloutHaltedReason, true, open.hopeless
 		w.message = fmt.Sprintf("%d of the Stacks of wave %s failed with %s, and maxFailures is %d: no other Stack gets it before they are mended "+
 			"or suspended, or maxFailures is raised", open.failing, open.halted, revision, open.allowed)
 		if !w.wasShown(autov1alpha1.RolloutHaltedReason) {
-			w.announceWarning(autov1alpha1.RolloutHaltedReason, w.message)
+			w.announceVerdict(true)
 		}
 	case open.index == len(w.byWave):
 		w.reason, w.complete = autov1alpha1.RolloutCompleteReason, true
 		w.message = fmt.Sprintf("all Stacks have %s", revision)
 		if w.status.Stable == nil || !waves.Same(*w.status.Stable, w.status.Target.RolloutRevision) {
 			w.status.Stable = w.status.Target.RolloutRevision.DeepCopy()
-			w.announce(autov1alpha1.RolloutCompleteReason, w.message)
+			w.announceVerdict(false)
 		}
 	case w.spec.Suspend:
 		w.reason, w.message, w.wake = autov1alpha1.RolloutSuspendedReason, "suspended: no other Stack gets "+revision, byEdit
@@ -376,6 +380,11 @@ func (w *walk) wasShown(reason string) bool {
 
 func (w *walk) announce(reason, message string) {
 	w.events = append(w.events, announcement{reason: reason, message: message})
+}
+
+// announceVerdict announces what the decision says of the revision.
+func (w *walk) announceVerdict(warning bool) {
+	w.events = append(w.events, announcement{reason: w.reason, message: w.message, warning: warning, verdict: true})
 }
 
 func (w *walk) announceWarning(reason, message string) {

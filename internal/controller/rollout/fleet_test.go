@@ -47,6 +47,8 @@ type fleet struct {
 	now       time.Time
 	events    []string
 	last      decision
+	// refused are Stacks that are not admitted.
+	refused []autov1alpha1.RolloutFailure
 	// reconciler remembers the windows of Stacks.
 	reconciler Reconciler
 }
@@ -132,7 +134,7 @@ func (f *fleet) decide() decision {
 		return members
 	}
 	f.last = decide(observation{now: f.now, rollout: f.rollout, offer: f.offer, problem: f.problem,
-		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals,
+		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused,
 		hours: f.hours, check: f.check, invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
 	f.rollout.Status = f.last.status
 	mark(f.rollout, f.last)

@@ -58,6 +58,7 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 	}
 	if found != nil {
 		o.offer = &autov1alpha1.RolloutRevision{Revision: found.Revision, Digest: found.Digest}
+		o.commit = found.Origin.Commit
 	}
 	stacks, err := stacksOf(ctx, r.stacks(), client.ObjectKeyFromObject(rollout))
 	if err != nil {

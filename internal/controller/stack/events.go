@@ -2,8 +2,6 @@ package stack
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"strings"
@@ -18,6 +16,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/report/events"
 	"github.com/stack-controller/stack-controller/internal/steps"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
@@ -60,7 +59,7 @@ func (r *Reconciler) announceResult(
 	metadata := eventMetadata(last.Revision, last.LastAttemptedCommit, update)
 	// Flux's git providers set a commit status for an event that names a commit. The other way to get a commit status, the key commit_status,
 	// would keep the event away from every chat.
-	if commit := commitRevision(commitOfUpdate(update)); commit != "" {
+	if commit := events.CommitRevision(commitOfUpdate(update)); commit != "" {
 		metadata[eventv1.Group+"/"+eventv1.MetaCommitKey] = commit
 	}
 	kind, reason, message := corev1.EventTypeWarning, eventUpdateFailure, "failed: "+last.Message
@@ -149,30 +148,10 @@ func eventMetadata(revision, digest string, update *autov1alpha1.Update) map[str
 	group := pulumiv1.GroupVersion.Group + "/"
 	metadata := map[string]string{
 		group + "token": string(update.UID), group + eventv1.MetaRevisionKey: revision, group + eventv1.MetaDigestKey: digest,
-		group + eventv1.MetaOriginRevisionKey: originRevision(revision, commitOfUpdate(update)),
+		group + eventv1.MetaOriginRevisionKey: events.OriginRevision(revision, commitOfUpdate(update)),
 	}
 	maps.DeleteFunc(metadata, func(_, value string) bool { return value == "" })
 	return metadata
-}
-
-// commitRevision returns the git commit in the form that Flux uses in revisions; empty when the commit is not known.
-func commitRevision(commit *autov1alpha1.CommitInfo) string {
-	switch {
-	case commit == nil || commit.SHA == "":
-		return ""
-	case len(commit.SHA) == hex.EncodedLen(sha256.Size):
-		return "sha256:" + commit.SHA
-	}
-	return "sha1:" + commit.SHA
-}
-
-// originRevision returns the git commit that the artifact of the revision was made from; empty when the revision names the commit itself,
-// as the revisions of git repositories do.
-func originRevision(revision string, commit *autov1alpha1.CommitInfo) string {
-	if origin := commitRevision(commit); !strings.HasSuffix(revision, origin) {
-		return origin
-	}
-	return ""
 }
 
 func commitOfUpdate(update *autov1alpha1.Update) *autov1alpha1.CommitInfo {

@@ -10,6 +10,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/report/events"
 )
 
 func TestEventsNameTheCommitThatAnArtifactWasMadeFrom(t *testing.T) {
@@ -32,7 +33,7 @@ func TestEventsNameTheCommitThatAnArtifactWasMadeFrom(t *testing.T) {
 			g.Expect(eventMetadata(test.revision, "", update)).To(Equal(test.want))
 		})
 	}
-	NewWithT(t).Expect(commitRevision(commitOfUpdate(&autov1alpha1.Update{}))).To(BeEmpty(), "one without a source")
+	NewWithT(t).Expect(events.CommitRevision(commitOfUpdate(&autov1alpha1.Update{}))).To(BeEmpty(), "one without a source")
 }
 
 func TestResyncThatFindsNothingToDoHasNoResultToAnnounce(t *testing.T) {

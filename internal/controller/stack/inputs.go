@@ -15,6 +15,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/report/events"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
@@ -187,7 +188,7 @@ func acceptInputs(o *observation) {
 	status.LastUpdate.LastSuccessfulCommit = commitOf(o.artifact)
 	if status.LastUpdate.Type != autov1alpha1.UpdateTypePreview {
 		status.LastAppliedRevision = o.artifact.Revision
-		status.LastAppliedOriginRevision = originRevision(o.artifact.Revision, o.artifact.Origin.Commit)
+		status.LastAppliedOriginRevision = events.OriginRevision(o.artifact.Revision, o.artifact.Origin.Commit)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/report/events"
 )
 
 // recordResult records the result of a finished Update in the status. If an old cache makes the controller record it again, the status is
@@ -98,7 +99,7 @@ func recordSuccess(stack *pulumiv1.Stack, update *autov1alpha1.Update, current *
 	default:
 		stack.Status.Outputs, stack.Status.StoredOutputs = shownOutputs(outputs), sourceOfOutputs(update)
 		stack.Status.LastAppliedRevision = current.Revision
-		stack.Status.LastAppliedOriginRevision = originRevision(current.Revision, commitOfUpdate(update))
+		stack.Status.LastAppliedOriginRevision = events.OriginRevision(current.Revision, commitOfUpdate(update))
 	}
 }
 

@@ -76,6 +76,16 @@ that Workspace, or use its credentials elsewhere.`,
 		},
 	},
 	{
+		name: "rollouts", title: "Nobody holds back or stops the Stacks of others",
+		text: `A Stack follows a StackRollout only if it names it, and only if the StackRollout admits its namespace. A Stack that it does not
+admit is told that there is none, and counts for nothing: its failure stops nobody. Who writes the StackRollout decides, with ` + "`maxFailures`" + ` and
+` + "`allowedNamespaces`" + `, whose failures stop others. An admission policy makes sure that to take a Stack out, to change its windows, or to give it a
+revision before its turn, needs the verb ` + "`bypass`" + `. Only the controller writes the turns.`,
+		proofs: []string{
+			"admission.TestWhoEditsAStackCannotTakeItOutOfItsStackRollout", "e2e.TestStackWithoutItsStackRolloutGetsNothingNew",
+		},
+	},
+	{
 		name: "network", title: "Tenants cannot make the controller connect to its own machine or to metadata services",
 		text: `The controller itself fetches artifacts, and git repositories of Stacks without a Flux source. Of an artifact, the path of
 the URL must be that of the source which publishes it; the host can be any. The controller follows no redirect there,

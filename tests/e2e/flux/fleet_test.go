@@ -17,7 +17,9 @@ import (
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
@@ -112,6 +114,15 @@ func TestFleetRepositoryIsAppliedAndACommitRollsThroughIt(t *testing.T) {
 			})
 		}).Should(BeTrue(), "no alert about "+name)
 	}
+
+	rollout := &autov1alpha1.StackRollout{}
+	platform.Eventually(func(g Gomega) {
+		platform.Get("programs", rollout)
+		g.Expect(conditions.IsTrue(rollout, autov1alpha1.RolloutComplete)).To(BeTrue())
+		g.Expect(rollout.Status.Target.Revision).To(HaveSuffix(sha))
+		g.Expect(rollout.Status.Waves).To(HaveExactElements(And(HaveField("Name", "infrastructure"), HaveField("Updated", BeEquivalentTo(1))),
+			And(HaveField("Name", "applications"), HaveField("Updated", BeEquivalentTo(1)))))
+	}).Should(Succeed())
 
 	// The second commit changes no program.
 	ran := len(platform.Updates())

@@ -174,12 +174,18 @@ func TestResyncFrequencyDeploysAPushThatNobodyAnnounces(t *testing.T) {
 
 var block = regexp.MustCompile("(?ms)^ *```(ya?ml|sh)\n(.*?)^ *```$")
 
+// document returns a page of the documentation.
+func (p *fixture) document(name string) string {
+	p.Helper()
+	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", filepath.FromSlash(name)))
+	p.Succeed(err)
+	return string(content)
+}
+
 // guide returns the manifests and the commands of a guide, after replacements.
 func (p *fixture) guide(name string, replace *strings.Replacer) (manifests, commands []string) {
 	p.Helper()
-	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", name))
-	p.Succeed(err)
-	for _, match := range block.FindAllStringSubmatch(string(content), -1) {
+	for _, match := range block.FindAllStringSubmatch(p.document("guides/"+name), -1) {
 		if text := replace.Replace(match[2]); match[1] == "sh" {
 			commands = append(commands, text)
 		} else {

@@ -84,7 +84,7 @@ type attacker struct {
 // attacks returns all attacks, in the order of the page.
 func attacks() []attack {
 	return slices.Concat(sourceAttacks, forgeryAttacks, referenceAttacks, networkAttacks, agentAttacks, identityAttacks, nameAttacks, podAttacks,
-		expressionAttacks, sizeAttacks, countAttacks, archiveAttacks, crowdAttacks)
+		expressionAttacks, rolloutAttacks, sizeAttacks, countAttacks, archiveAttacks, crowdAttacks)
 }
 
 func TestTenants(t *testing.T) {

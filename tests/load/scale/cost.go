@@ -246,6 +246,24 @@ func (s *scale) heapProfile(ctx context.Context) (string, error) {
 	return string(content), err
 }
 
+// profileAPIServer begins to sample kube-apiserver's processor time, if that is wanted and was not done yet, and returns what waits for its end.
+func (s *scale) profileAPIServer(ctx context.Context) (wait func() error) {
+	path := s.apiProfile
+	if path == "" {
+		return func() error { return nil }
+	}
+	s.apiProfile = ""
+	done := make(chan error, 1)
+	go func() {
+		profile, err := s.system.ControlPlane.Kubectl(ctx, "get", fmt.Sprintf("--raw=/debug/pprof/profile?seconds=%d", int(profileTime.Seconds())))
+		if err == nil {
+			err = os.WriteFile(path, []byte(profile), 0o644)
+		}
+		done <- err
+	}()
+	return func() error { return <-done }
+}
+
 // share is the share of a subject in the heap.
 type share struct {
 	subject string

@@ -205,9 +205,6 @@ func (f *fleet) await(ctx context.Context, teams []*team) ([]time.Time, error) {
 	return times, err
 }
 
-// deleteAll deletes all Stacks and waits until they are gone.
-func (f *fleet) deleteAll(ctx context.Context) error { return f.delete(ctx, f.teams) }
-
 // delete deletes the Stacks of the teams and waits until they are gone.
 func (f *fleet) delete(ctx context.Context, of []*team) error {
 	group, groupCtx := errgroup.WithContext(ctx)

@@ -1,8 +1,8 @@
 // Command scale measures the resource usage of many Stacks. It runs stack-controller with real etcd, kube-apiserver and source-controller.
 // Most Stacks use a stub instead of the pulumi CLI; one more Stack uses the real CLI, which shows what another tenant notices meanwhile. First
-// come a thousand Stacks in waves, and a thousand with inputs. At each of several sizes it creates Stacks, makes a commit for all of them, and kills the controller. At the last size it also measures an
-// idle system, a commit for one namespace, a commit without changes, a change of the leader, three controllers, and the deletion of all
-// Stacks. Run it with "make scale".
+// come a thousand Stacks in waves, and a thousand with inputs. At each of several sizes it creates Stacks, makes a commit for all of them, and
+// kills the controller. At the last size it also measures an idle system, a commit for one namespace and one without changes; and, with some of
+// the Stacks, a neighbour, a change of the leader, three controllers, and deletion. Run it with "make scale".
 package main
 
 import (
@@ -28,10 +28,14 @@ const (
 	idleTimeout = 3 * time.Second
 	// memoryLimit is the memory limit of the controller's container in the installation.
 	memoryLimit = 512 << 20
+	// some is how many of the Stacks take part, at most, in what does not depend on how many there are.
+	some = 2000
+	// profileTime is how long kube-apiserver's processor time is sampled.
+	profileTime = 30 * time.Second
 )
 
 // sizes are the numbers of Stacks at which the benchmark measures, up to the requested number.
-var sizes = []int{500, 1000, 2000, 5000, 10_000, 20_000}
+var sizes = []int{500, 2000, 10_000, 20_000}
 
 // scale is one run.
 type scale struct {
@@ -42,6 +46,7 @@ type scale struct {
 	stub        string // directory of the CLI stub
 	metricsAddr string
 	pprofAddr   string
+	apiProfile  string // file for a profile of kube-apiserver's processor time; none when empty
 }
 
 func main() {
@@ -52,6 +57,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	stacks := flags.Int("stacks", 2000, fmt.Sprintf("how many Stacks there are in the end, a multiple of %d", perTeam))
 	report := flags.String("report", "", "the page to write the results to, with its plots beside it; none when empty")
+	onlyFleet := flags.Bool("only-fleet", false, "measure nothing but creation, a commit and a restart, and write no page")
+	apiProfile := flags.String("profile", "", "file for a profile of kube-apiserver's processor time during the first commit for all; none when empty")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -62,14 +69,16 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err := machine.MeasureLoad(ctx); err != nil {
 		return err
 	}
-	s := &scale{out: out}
+	s := &scale{out: out, apiProfile: *apiProfile}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	if err := s.start(ctx); err != nil {
 		return err
 	}
 	r := &results{machine: machine, stacks: *stacks}
-	if err := s.others(ctx, r); err != nil {
-		return err
+	if !*onlyFleet {
+		if err := s.others(ctx, r); err != nil {
+			return err
+		}
 	}
 	for _, size := range until(*stacks) {
 		g, err := s.size(ctx, size)
@@ -77,6 +86,10 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 			return fmt.Errorf("with %d Stacks: %w", size, err)
 		}
 		r.growth = append(r.growth, g)
+	}
+	if *onlyFleet {
+		_, err := fmt.Fprint(out, "\n", r.growthTables())
+		return err
 	}
 	if err := s.last(ctx, r); err != nil {
 		return err
@@ -172,8 +185,12 @@ func (s *scale) size(ctx context.Context, stacks int) (*growth, error) {
 		return nil, fmt.Errorf("create: %w", err)
 	}
 	fmt.Fprintf(s.out, "%d Stacks: created in %s\n", stacks, measure.Seconds(g.created.took))
+	profiled := s.profileAPIServer(ctx)
 	if g.commit, g.latencies, err = s.commit(ctx, s.fleet.teams); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
+	}
+	if err := profiled(); err != nil {
+		return nil, err
 	}
 	fmt.Fprintf(s.out, "%d Stacks: a commit for all in %s\n", stacks, measure.Seconds(g.commit.took))
 	if g.memory, err = measure.ProcessMemory(s.system.Controller().PID()); err != nil {
@@ -210,18 +227,18 @@ func (s *scale) commit(ctx context.Context, teams []*team) (c *cost, latencies m
 	return c, latencies, err
 }
 
-// commitBeside makes a commit for all teams, and returns how long the neighbour's commits take meanwhile.
-func (s *scale) commitBeside(ctx context.Context) (measure.Samples, error) {
+// commitBeside makes a commit for the teams, and returns how long the neighbour's commits take meanwhile.
+func (s *scale) commitBeside(ctx context.Context, teams []*team) (measure.Samples, error) {
 	follow := s.neighbour.follow(ctx)
-	err := s.fleet.commit(ctx, s.fleet.teams)
+	err := s.fleet.commit(ctx, teams)
 	if err == nil {
-		_, err = s.fleet.await(ctx, s.fleet.teams)
+		_, err = s.fleet.await(ctx, teams)
 	}
 	took, neighbourErr := follow()
 	if err = errors.Join(err, neighbourErr); err != nil {
 		return nil, err
 	}
-	return took, ranOnce(s.stub, s.fleet.teams)
+	return took, ranOnce(s.stub, teams)
 }
 
 // others measures Stacks that are not part of the fleet, before there is one, and starts the controller again, so that nothing is left of them.
@@ -247,8 +264,10 @@ func (s *scale) last(ctx context.Context, r *results) (err error) {
 	if r.quiet, err = s.neighbour.quiet(ctx); err != nil {
 		return err
 	}
-	if r.beside, err = s.commitBeside(ctx); err != nil {
-		return fmt.Errorf("a commit for all beside a neighbour: %w", err)
+	teams := s.fleet.teams[:min(len(s.fleet.teams), some/perTeam)]
+	r.some = len(teams) * perTeam
+	if r.beside, err = s.commitBeside(ctx, teams); err != nil {
+		return fmt.Errorf("a commit beside a neighbour: %w", err)
 	}
 	if r.empty, err = s.emptyCommit(ctx); err != nil {
 		return fmt.Errorf("a commit without changes: %w", err)
@@ -259,7 +278,7 @@ func (s *scale) last(ctx context.Context, r *results) (err error) {
 	if r.servers, err = s.serverMemory(); err != nil {
 		return err
 	}
-	if r.leaderless, r.tookOver, err = s.leaderChange(ctx); err != nil {
+	if r.leaderless, r.tookOver, err = s.leaderChange(ctx, teams); err != nil {
 		return fmt.Errorf("a leader change: %w", err)
 	}
 	fmt.Fprintf(s.out, "a leader change: %s without a leader, %s until all were updated\n", measure.Seconds(r.leaderless), measure.Seconds(r.tookOver))
@@ -267,8 +286,8 @@ func (s *scale) last(ctx context.Context, r *results) (err error) {
 		return fmt.Errorf("three controllers: %w", err)
 	}
 	fmt.Fprintf(s.out, "%d Stacks moved to other controllers in %s\n", r.sharded.moved, measure.Seconds(r.sharded.moving))
-	if r.deleted, err = s.measureCost(ctx, s.fleet.deleteAll); err != nil {
-		return fmt.Errorf("delete all: %w", err)
+	if r.deleted, err = s.measureCost(ctx, func(ctx context.Context) error { return s.fleet.delete(ctx, teams) }); err != nil {
+		return fmt.Errorf("delete: %w", err)
 	}
 	return nil
 }

@@ -153,9 +153,9 @@ func (s *scale) restart(ctx context.Context, stacks int) (*cost, error) {
 	return &cost{took: took, cpu: after.cpu, requests: difference(asked, after.requests), own: after.own}, nil
 }
 
-// leaderChange makes a commit for all teams, and kills the leader in the middle of it. It returns how long there was no leader, and how
+// leaderChange makes a commit for the teams, and kills the leader in the middle of it. It returns how long there was no leader, and how
 // long it took until all Stacks were updated, both since the kill. It fails unless each Stack was updated exactly once.
-func (s *scale) leaderChange(ctx context.Context) (leaderless, took time.Duration, err error) {
+func (s *scale) leaderChange(ctx context.Context, teams []*team) (leaderless, took time.Duration, err error) {
 	// The running controller leads without an election. The two controllers that replace it elect a leader.
 	if err := s.system.AllowElection(ctx); err != nil {
 		return 0, 0, err
@@ -173,7 +173,7 @@ func (s *scale) leaderChange(ctx context.Context) (leaderless, took time.Duratio
 	if _, err := s.startReplica(ctx); err != nil {
 		return 0, 0, err
 	}
-	if err := s.fleet.commit(ctx, s.fleet.teams); err != nil {
+	if err := s.fleet.commit(ctx, teams); err != nil {
 		return 0, 0, err
 	}
 	if err := measure.Sleep(ctx, leaderTime); err != nil {
@@ -187,10 +187,10 @@ func (s *scale) leaderChange(ctx context.Context) (leaderless, took time.Duratio
 		return 0, 0, err
 	}
 	leaderless = time.Since(killed)
-	if _, err := s.fleet.await(ctx, s.fleet.teams); err != nil {
+	if _, err := s.fleet.await(ctx, teams); err != nil {
 		return 0, 0, err
 	}
-	return leaderless, time.Since(killed), ranOnce(s.stub, s.fleet.teams)
+	return leaderless, time.Since(killed), ranOnce(s.stub, teams)
 }
 
 // startReplica starts another controller, which is measured from now on. It takes part in leader election, as in the installation.

@@ -20,17 +20,17 @@ import (
 type results struct {
 	machine *measure.Machine
 	stacks  int // number of Stacks at the last size
+	some    int // number of Stacks for beside, tookOver and deleted
 	growth  []*growth
 	// idle is the cost of one minute without anything to do.
 	idle *cost
-	// oneTeam is the cost of a commit for one namespace, empty of a commit for all that changes no file, deleted of the deletion of all
-	// Stacks.
+	// oneTeam is the cost of a commit for one namespace, empty of a commit for all that changes no file, deleted of a deletion.
 	oneTeam, empty, deleted *cost
-	// quiet and beside are the durations of the neighbour's commits, on an otherwise idle system and during a commit for all.
+	// quiet and beside are the durations of the neighbour's commits, on an otherwise idle system and during a commit for some Stacks.
 	quiet, beside measure.Samples
 	profile       []share
-	// leaderless is how long there was no leader after the leader was killed in the middle of a commit for all. tookOver is how long it
-	// took until all Stacks were updated, once each.
+	// leaderless is how long there was no leader after the leader was killed in the middle of a commit. tookOver is how long it took
+	// until all its Stacks were updated, once each.
 	leaderless, tookOver time.Duration
 	sharded              *sharded
 	inputs               *taken
@@ -112,9 +112,9 @@ func (r *results) costTable() string {
 	out.WriteString(row("", "first deployment", "a commit", "deletion") + "|---|---|---|---|\n")
 	for _, name := range consumers() {
 		out.WriteString(row(name, perStack(last.created.cpu[name], last.createdStacks), perStack(last.commit.cpu[name], last.stacks),
-			perStack(r.deleted.cpu[name], r.stacks)))
+			perStack(r.deleted.cpu[name], r.some)))
 	}
-	out.WriteString(row("sum", perStack(last.created.total(), last.createdStacks), perStack(last.commit.total(), last.stacks), perStack(r.deleted.total(), r.stacks)))
+	out.WriteString(row("sum", perStack(last.created.total(), last.createdStacks), perStack(last.commit.total(), last.stacks), perStack(r.deleted.total(), r.some)))
 	return out.String()
 }
 
@@ -132,14 +132,14 @@ func (r *results) requestTable() string {
 			}
 			kinds[kind] = true
 			per := func(c *cost, stacks int) float64 { return float64(c.requests[kind]) / float64(stacks) }
-			a, b, d := per(last.created, last.createdStacks), per(last.commit, last.stacks), per(r.deleted, r.stacks)
+			a, b, d := per(last.created, last.createdStacks), per(last.commit, last.stacks), per(r.deleted, r.some)
 			if max(a, b, d) >= 0.1 {
 				out.WriteString(row(kind, number("%.1f", a), number("%.1f", b), number("%.1f", d)))
 			}
 		}
 	}
 	out.WriteString(row("by stack-controller", number("%.1f", float64(last.created.sum())/float64(last.createdStacks)),
-		number("%.1f", float64(last.commit.sum())/float64(last.stacks)), number("%.1f", float64(r.deleted.sum())/float64(r.stacks))))
+		number("%.1f", float64(last.commit.sum())/float64(last.stacks)), number("%.1f", float64(r.deleted.sum())/float64(r.some))))
 	return out.String()
 }
 
@@ -153,17 +153,17 @@ func (r *results) otherTable() string {
 	line("nothing to do", r.idle)
 	line(number("a commit for one namespace of %d Stacks", perTeam), r.oneTeam)
 	line("a commit for all that changes no file", r.empty)
-	line("deletion of all, with a destroy of each", r.deleted)
+	line(number("deletion of %d Stacks, with a destroy of each", r.some), r.deleted)
 	out.WriteString("\n" + row("Another tenant's commit, with the real CLI, from the push to succeeded", "median", "worst", "commits") + "|---|---|---|---|\n")
 	for _, n := range []struct {
 		name string
 		took measure.Samples
-	}{{"on a quiet system", r.quiet}, {"during a commit for all", r.beside}} {
+	}{{"on a quiet system", r.quiet}, {number("during a commit for %d Stacks", r.some), r.beside}} {
 		out.WriteString(row(n.name, measure.Seconds(n.took.Median()), measure.Seconds(slices.Max(n.took)), number("%d", len(n.took))))
 	}
-	fmt.Fprintf(&out, "\nThe leader of two controllers was killed in the middle of a commit for all. The other one led after %s, and the last Stack was "+
+	fmt.Fprintf(&out, "\nThe leader of two controllers was killed in the middle of a commit for %d Stacks. The other one led after %s, and the last of them was "+
 		"updated\n%s after the kill. Each Stack was updated once. A leader that ends, as in an upgrade, gives its lease up, and the other one leads at once. One that is\n"+
-		"killed cannot: its lease lasts for 35 seconds (--leader-election-lease-duration), and the other controller looks at it every 5 to 11 seconds.\n", measure.Seconds(r.leaderless), measure.Seconds(r.tookOver))
+		"killed cannot: its lease lasts for 35 seconds (--leader-election-lease-duration), and the other controller looks at it every 5 to 11 seconds.\n", r.some, measure.Seconds(r.leaderless), measure.Seconds(r.tookOver))
 	return out.String()
 }
 

@@ -20,7 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
@@ -41,14 +43,18 @@ type App struct {
 	changed   bool           // a change was made since TakeChange was called
 	deleted   bool
 	evicted   bool // its namespace was deleted
+	waved     bool // it follows a StackRollout
 
 	kills     int // how often a pulumi process of the Stack may have been killed
 	forgotten int // how often the test had to forget a resource whose creation was cut off, as a person would
 	seenHelp  string
 }
 
-// deploy creates a Stack with two resources. If it is gated, each change needs an approval.
-func (w *Environment) deploy(ctx context.Context, name string, gated bool) (*App, error) {
+// wavedEvery is the number of Stacks of which one follows a StackRollout.
+const wavedEvery = 3
+
+// deploy creates a Stack with two resources. If it is gated, each change needs an approval; if it is waved, it follows a StackRollout.
+func (w *Environment) deploy(ctx context.Context, name string, gated, waved bool) (*App, error) {
 	a := &App{environment: w, dir: filepath.Join(w.Journals, name), resources: map[string]int{"r1": 1, "r2": 1}, version: 1}
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
 		return nil, err
@@ -67,6 +73,17 @@ func (w *Environment) deploy(ctx context.Context, name string, gated bool) (*App
 	stack.Spec.Drift = &pulumiv1.DriftSpec{Mode: pulumiv1.DriftModeDetect, Interval: metav1.Duration{Duration: 24 * time.Hour}}
 	if gated {
 		w.gate.close(stack)
+	}
+	if waved {
+		a.waved = true
+		stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: name}
+		rollout := &autov1alpha1.StackRollout{Namespace: a.Namespace, Name: name, Spec: autov1alpha1.StackRolloutSpec{
+			SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.GitRepositoryKind, Name: name},
+			Waves:     []autov1alpha1.RolloutWave{{Name: "all"}},
+		}}
+		if err := w.Retry(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, rollout) }); err != nil {
+			return nil, err
+		}
 	}
 	return a, w.Retry(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, stack) })
 }

@@ -1,0 +1,44 @@
+package rollout
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/client-go/tools/record"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
+// TestCommitStatusIsSetByWhatIsDecidedAboutTheRevision: notification-controller sets the status of a commit that an event names, and of the
+// revision of each warning.
+func TestCommitStatusIsSetByWhatIsDecidedAboutTheRevision(t *testing.T) {
+	g := NewWithT(t)
+	recorder := record.NewFakeRecorder(10)
+	rollout := &autov1alpha1.StackRollout{Status: autov1alpha1.StackRolloutStatus{
+		Target: &autov1alpha1.RolloutTarget{RolloutRevision: autov1alpha1.RolloutRevision{Revision: "latest@sha256:1"}},
+	}}
+	r := &Reconciler{EventRecorder: recorder}
+	announced := func(a announcement) string {
+		r.announce(rollout, &autov1alpha1.CommitInfo{SHA: "abc"}, []announcement{a})
+		return <-recorder.Events
+	}
+	const commit, revision, origin = "event.toolkit.fluxcd.io/commit:sha1:abc", "auto.pulumi.com/revision:latest@sha256:1", "auto.pulumi.com/originRevision:sha1:abc"
+	g.Expect(announced(announcement{reason: eventStarted})).To(And(ContainSubstring(revision), ContainSubstring(origin), Not(ContainSubstring(commit))))
+	g.Expect(announced(announcement{reason: autov1alpha1.RolloutCompleteReason, verdict: true})).To(And(ContainSubstring(revision), ContainSubstring(commit)))
+	g.Expect(announced(announcement{reason: eventRefused, warning: true})).NotTo(ContainSubstring("sha"), "it says nothing about the commit")
+
+	f := newFleet(t)
+	f.offers("b")
+	f.finish("b")
+	f.Expect(f.last.events[len(f.last.events)-1].verdict).To(BeTrue())
+}
+
+func TestStackThatIsRefusedIsAnnouncedOnce(t *testing.T) {
+	f := newFleet(t)
+	f.refused = []autov1alpha1.RolloutFailure{{Stack: "other/s", Message: "spec.allowedNamespaces does not admit its namespace"}}
+	f.decide()
+	f.Expect(f.rollout.Status.Refused).To(Equal(f.refused))
+	f.decide()
+	f.offers("b")
+	f.Expect(f.events).To(Equal([]string{eventRefused, eventStarted}))
+}
