@@ -204,5 +204,10 @@ func checksum(revision string) (sum string, isSum bool) {
 }
 
 func isHex(text string) bool {
-	return strings.Trim(text, "0123456789abcdef") == ""
+	for i := range len(text) {
+		if c := text[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
 }

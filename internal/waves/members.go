@@ -8,11 +8,13 @@ import (
 	"strings"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -106,7 +108,7 @@ const messageLength = 200
 func Observe(stack *pulumiv1.Stack, status *autov1alpha1.StackRolloutStatus) *Member {
 	m := &Member{
 		NamespacedName: types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}, UID: stack.UID, Labels: stack.Labels,
-		State: Waiting, Stalled: conditions.IsStalled(stack), DependsOn: dependenciesOf(stack),
+		State: Waiting, Stalled: isTrue(stack, meta.StalledCondition) && !isTrue(stack, meta.ReconcilingCondition), DependsOn: dependenciesOf(stack),
 		Windows: stack.Spec.Windows, Generation: stack.Generation, Approval: stack.Spec.Approval != nil,
 	}
 	if last := stack.Status.LastUpdate; last != nil {
@@ -144,7 +146,17 @@ func hasApplied(stack *pulumiv1.Stack, target autov1alpha1.RolloutRevision) bool
 	if last := stack.Status.LastUpdate; last != nil {
 		applied.Digest = last.LastSuccessfulCommit
 	}
-	return stack.Status.ObservedGeneration == stack.Generation && conditions.IsReady(stack) && Same(applied, target)
+	return stack.Status.ObservedGeneration == stack.Generation && isReady(stack) && Same(applied, target)
+}
+
+// isReady is conditions.IsReady, which copies each condition that it looks at: 7 of 8 allocations of a decision about 10,000 Stacks, and a third
+// of its time.
+func isReady(stack *pulumiv1.Stack) bool {
+	return isTrue(stack, meta.ReadyCondition) && !isTrue(stack, meta.ReconcilingCondition) && !isTrue(stack, meta.StalledCondition)
+}
+
+func isTrue(stack *pulumiv1.Stack, condition string) bool {
+	return apimeta.IsStatusConditionTrue(stack.Status.Conditions, condition)
 }
 
 // driftOf returns what the check for drift after the last update of the Stack has found.

@@ -45,6 +45,8 @@ type Options struct {
 	Users map[string][]string
 	// AdmissionPlugins are plugins of the API server that are off by default.
 	AdmissionPlugins []string
+	// Profiling lets the API server serve profiles of itself, below /debug/pprof.
+	Profiling bool
 	// WithControllerManager runs kube-controller-manager. Its garbage collector may need up to 30 seconds to notice kinds that are
 	// installed after the start.
 	WithControllerManager bool

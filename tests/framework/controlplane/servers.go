@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -74,7 +75,7 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 				"--service-account-signing-key-file="+cp.credentials.accountKeyFile,
 				"--service-cluster-ip-range="+ServiceRange,
 				"--allow-privileged=true",
-				"--profiling=false",
+				"--profiling="+strconv.FormatBool(cp.options.Profiling),
 			),
 			ready: cp.answersOK(cp.config.Host+"/readyz", cp.config.BearerToken, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}),
 		}, nil

@@ -36,6 +36,8 @@ type Options struct {
 	WithNotificationController bool
 	// WithKustomizeController also runs Flux's kustomize-controller.
 	WithKustomizeController bool
+	// ProfilingAPIServer lets the API server serve profiles of itself.
+	ProfilingAPIServer bool
 	// ControllerArgs are further flags of stack-controller.
 	ControllerArgs []string
 	// ControllerEnv are further environment variables of stack-controller, as NAME=value.
@@ -84,6 +86,7 @@ func (s *System) start(ctx context.Context) (err error) {
 	s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{
 		Log:                        s.options.Log,
 		Dir:                        s.options.Dir,
+		Profiling:                  s.options.ProfilingAPIServer,
 		WithControllerManager:      true,
 		WithSourceController:       true,
 		WithNotificationController: s.options.WithNotificationController,

@@ -138,7 +138,7 @@ func (s *scale) start(ctx context.Context) (err error) {
 		return err
 	}
 	s.system, err = localsystem.Start(ctx, localsystem.Options{
-		Log: s.out, Pulumi: stub,
+		Log: s.out, Pulumi: stub, ProfilingAPIServer: s.apiProfile != "",
 		ControllerArgs: []string{
 			"--log-level=info", "--max-operations=0", "--workspace-idle-timeout=" + idleTimeout.String(),
 			"--metrics-addr=" + s.metricsAddr, "--pprof-addr=" + s.pprofAddr,
