@@ -20,7 +20,7 @@ import (
 // The status shows a new place in the queue after a time that depends on the place, between these two.
 const (
 	shortestPlaceInterval = 10 * time.Second
-	longestPlaceInterval  = 5 * time.Minute
+	longestPlaceInterval  = time.Hour
 )
 
 // turns bounds how many operations run at the same time, each of them a pulumi process with its plugins. It is nil when there is no limit.

@@ -116,7 +116,7 @@ func TestPlaceIsShownAgainAfterATimeThatDependsOnIt(t *testing.T) {
 	granted := begin.Add(101 * time.Second)
 	g.Expect(turns.show(key, 0, granted)).To(Equal(turnView{granted: granted}))
 	g.Expect(turns.show(key, 0, granted.Add(time.Second))).To(Equal(turnView{granted: granted}))
-	g.Expect(turns.show(key, 1000, granted.Add(time.Minute)).again).To(Equal(longestPlaceInterval))
+	g.Expect(turns.show(key, 10_000, granted.Add(time.Minute)).again).To(Equal(longestPlaceInterval))
 	turns.leave(key)
 	g.Expect(turns.show(key, 0, granted)).To(Equal(turnView{}), "it never had to wait")
 	g.Expect(turns.shown).To(BeEmpty())
