@@ -21,7 +21,7 @@ import (
 // stackAnnotations are the annotations of Stacks that have no meaning for the operator.
 var stackAnnotations = []string{
 	pulumiv1.CancelUpdateAnnotation, pulumiv1.CreateMissingStackAnnotation, pulumiv1.DeployedStackAnnotation, pulumiv1.DriftCheckAnnotation,
-	pulumiv1.OrphanAnnotation,
+	pulumiv1.OrphanAnnotation, pulumiv1.ReleaseRevisionAnnotation,
 }
 
 // installation has the commands that remove what config/ installs, except the CRDs that the operator has, too. %s is the namespace of the

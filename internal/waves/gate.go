@@ -186,6 +186,12 @@ func Same(a, b autov1alpha1.RolloutRevision) bool {
 	return a.Revision != "" && sum == other && (isSum || a.Digest == "" || b.Digest == "")
 }
 
+// IsWhole reports whether the revision has a checksum in full, and so can be compared with others.
+func IsWhole(revision string) bool {
+	_, isSum := checksum(revision)
+	return isSum
+}
+
 // checksum returns "algorithm:hex" of a revision such as "main@sha1:a…", "sha1:a…" or "a…", or the revision itself and false if it has none.
 func checksum(revision string) (sum string, isSum bool) {
 	sum = revision[strings.LastIndex(revision, "@")+1:]

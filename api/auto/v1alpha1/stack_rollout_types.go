@@ -317,7 +317,7 @@ type StackRolloutStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Conditions of the StackRollout: Ready, Reconciling, Stalled, and Complete, which is true when all Stacks have the target.
+	// Conditions of the StackRollout: Ready, Reconciling, Stalled, and Complete, which is true when all waves are complete with the target.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

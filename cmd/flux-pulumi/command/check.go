@@ -99,6 +99,7 @@ func (s *session) checkInstallation(ctx context.Context, c *cluster) (missing []
 	for _, kind := range []schema.GroupVersionKind{
 		pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind), pulumiv1.GroupVersion.WithKind("Program"),
 		autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind), autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind),
+		autov1alpha1.GroupVersion.WithKind(autov1alpha1.ApprovalKind), autov1alpha1.GroupVersion.WithKind(autov1alpha1.StackRolloutKind),
 	} {
 		if !s.checkKind(c, kind, true) {
 			missing = append(missing, "the API server does not serve "+kind.Kind)

@@ -247,8 +247,8 @@ func (s *session) uninstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "uninstall", Short: "Uninstall stack-controller",
 		Long: "Delete the objects that install applies, with the custom resource definitions, and so all Programs, Workspaces,\n" +
-			"Updates and Approvals. It refuses while there are Stacks: delete them first, so that the controller can destroy\n" +
-			"what they have deployed, if they say so.",
+			"Updates, Approvals and StackRollouts. It refuses while there are Stacks: delete them first, so that the\n" +
+			"controller can destroy what they have deployed, if they say so.",
 		Args: arguments(cobra.NoArgs),
 		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
 			return s.removeInstallation(ctx, c, yes, timeout)
@@ -267,7 +267,7 @@ func (s *session) removeInstallation(ctx context.Context, c *cluster, yes bool, 
 		return err
 	}
 	if !yes {
-		if err := s.confirm("This deletes stack-controller with all Programs, Workspaces, Updates and Approvals. Do you want it?", "nothing was deleted"); err != nil {
+		if err := s.confirm("This deletes stack-controller with all Programs, Workspaces, Updates, Approvals and StackRollouts. Do you want it?", "nothing was deleted"); err != nil {
 			return err
 		}
 	}

@@ -32,8 +32,8 @@ type verdict struct {
 	after time.Duration
 }
 
-// An Approval can be created before its Stack has recorded the plan. The controller then asks again, at first after shortestWait and at most
-// after longestWait, until the Approval is maxUnseen old.
+// An Approval can be created before its Stack has recorded the plan, or before its StackRollout has seen the commit. The controller then asks
+// again, at first after shortestWait and at most after longestWait, until the Approval is maxUnseen old.
 const (
 	shortestWait = 500 * time.Millisecond
 	longestWait  = 30 * time.Second
@@ -57,9 +57,12 @@ func decideOnRevision(o observation) verdict {
 	if o.rollout == nil {
 		return refuse(pulumiv1.RolloutNotFoundReason, "there is no StackRollout %q in this namespace", spec.Rollout)
 	}
-	target := o.rollout.Status.Target
+	target, is := o.rollout.Status.Target, autov1alpha1.RolloutRevision{Revision: spec.Revision}
+	isTarget, age := target != nil && waves.Same(target.RolloutRevision, is), o.now.Sub(o.approval.CreationTimestamp.Time)
 	switch {
-	case target == nil || !waves.Same(target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: spec.Revision}):
+	case !isTarget && age < maxUnseen && waves.IsWhole(spec.Revision) && !wasTarget(&o.rollout.Status, is):
+		return verdict{after: backoff.Proportional(age, shortestWait, longestWait)} // a pipeline may be faster than the source
+	case !isTarget:
 		return refuse(autov1alpha1.RevisionNotTargetReason, "StackRollout %q does not roll out revision %q now", spec.Rollout, spec.Revision)
 	case spec.Wave != "" && !slices.ContainsFunc(o.rollout.Spec.Waves, func(wave autov1alpha1.RolloutWave) bool { return wave.Name == spec.Wave }):
 		return refuse(autov1alpha1.WaveNotFoundReason, "StackRollout %q has no wave %q", spec.Rollout, spec.Wave)
@@ -70,6 +73,12 @@ func decideOnRevision(o observation) verdict {
 	}
 	return verdict{accepted: true, reason: autov1alpha1.ApprovalCountsReason,
 		message: fmt.Sprintf("%s of %s for %s of StackRollout %q by %s", spec.Decision, target.Revision, what, spec.Rollout, spec.By)}
+}
+
+// wasTarget reports whether the StackRollout has rolled out the revision before.
+func wasTarget(status *autov1alpha1.StackRolloutStatus, revision autov1alpha1.RolloutRevision) bool {
+	return status.Stable != nil && waves.Same(*status.Stable, revision) ||
+		slices.ContainsFunc(status.Earlier, func(earlier autov1alpha1.RolloutRevision) bool { return waves.Same(earlier, revision) })
 }
 
 // decideOnPlan decides on an Approval of a plan. The Approval was created by a user who saw the plan, so the plan has to be older and the digest has to be

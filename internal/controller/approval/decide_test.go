@@ -92,7 +92,7 @@ func TestApprovalIsJudgedByThePlanThatItNames(t *testing.T) {
 }
 
 func TestApprovalOfARevision(t *testing.T) {
-	const commit = "5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc"
+	const commit, earlier = "5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc", "main@sha1:4830b1904830b1904830b1904830b1904830b190"
 	for name, tt := range map[string]struct {
 		change func(*observation)
 		reason string
@@ -104,15 +104,23 @@ func TestApprovalOfARevision(t *testing.T) {
 			o.approval.Spec.Wave, o.approval.Spec.Decision = "", autov1alpha1.ApprovalReject
 		}, reason: autov1alpha1.ApprovalCountsReason},
 		"no StackRollout":  {change: func(o *observation) { o.rollout = nil }, reason: pulumiv1.RolloutNotFoundReason},
-		"no target":        {change: func(o *observation) { o.rollout.Status.Target = nil }, reason: autov1alpha1.RevisionNotTargetReason},
-		"another revision": {change: func(o *observation) { o.approval.Spec.Revision = "main@sha1:4830b1904830b1904830b1904830b1904830b190" }, reason: autov1alpha1.RevisionNotTargetReason},
-		"not in full":      {change: func(o *observation) { o.approval.Spec.Revision = "sha1:5287e5dc" }, reason: autov1alpha1.RevisionNotTargetReason},
-		"only the branch":  {change: func(o *observation) { o.approval.Spec.Revision = "main" }, reason: autov1alpha1.RevisionNotTargetReason},
-		"no such wave":     {change: func(o *observation) { o.approval.Spec.Wave = "last" }, reason: autov1alpha1.WaveNotFoundReason},
+		"no target":        {change: func(o *observation) { o.rollout.Status.Target = nil; o.now = now.Add(maxUnseen) }, reason: autov1alpha1.RevisionNotTargetReason},
+		"another revision": {change: func(o *observation) { o.approval.Spec.Revision = earlier; o.now = now.Add(maxUnseen) }, reason: autov1alpha1.RevisionNotTargetReason},
+		"an earlier target": {change: func(o *observation) {
+			o.approval.Spec.Revision, o.rollout.Status.Earlier = earlier, []autov1alpha1.RolloutRevision{{Revision: earlier}}
+		}, reason: autov1alpha1.RevisionNotTargetReason},
+		"the stable one": {change: func(o *observation) {
+			o.approval.Spec.Revision, o.rollout.Status.Stable = earlier, &autov1alpha1.RolloutRevision{Revision: earlier}
+		}, reason: autov1alpha1.RevisionNotTargetReason},
+		"too early":           {change: func(o *observation) { o.approval.Spec.Revision = earlier }},
+		"before there is any": {change: func(o *observation) { o.rollout.Status.Target = nil }},
+		"not in full":         {change: func(o *observation) { o.approval.Spec.Revision = "sha1:5287e5dc" }, reason: autov1alpha1.RevisionNotTargetReason},
+		"only the branch":     {change: func(o *observation) { o.approval.Spec.Revision = "main" }, reason: autov1alpha1.RevisionNotTargetReason},
+		"no such wave":        {change: func(o *observation) { o.approval.Spec.Wave = "last" }, reason: autov1alpha1.WaveNotFoundReason},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &observation{now: now,
-				approval: &autov1alpha1.Approval{Name: "a", Spec: autov1alpha1.ApprovalSpec{
+				approval: &autov1alpha1.Approval{Name: "a", CreationTimestamp: metav1.NewTime(now), Spec: autov1alpha1.ApprovalSpec{
 					Rollout: "all", Wave: "rest", Revision: "main@sha1:" + commit, Decision: autov1alpha1.ApprovalApprove, By: "alice"}},
 				rollout: &autov1alpha1.StackRollout{Name: "all"},
 			}
@@ -122,6 +130,10 @@ func TestApprovalOfARevision(t *testing.T) {
 			tt.change(o)
 			said := decide(*o)
 			g := NewWithT(t)
+			if tt.reason == "" {
+				g.Expect(said).To(Equal(verdict{after: shortestWait}), "it is asked again")
+				return
+			}
 			g.Expect(said.after).To(BeZero())
 			g.Expect(said.reason).To(Equal(tt.reason))
 			g.Expect(said.accepted).To(Equal(tt.reason == autov1alpha1.ApprovalCountsReason))

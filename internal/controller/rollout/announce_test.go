@@ -31,6 +31,15 @@ func TestCommitStatusIsSetByWhatIsDecidedAboutTheRevision(t *testing.T) {
 	f.offers("b")
 	f.finish("b")
 	f.Expect(f.last.events[len(f.last.events)-1].verdict).To(BeTrue())
+
+	// A later failure with the same revision is one of the commit, too, until it is mended.
+	f.events = nil
+	fail(f.stacks[0], "b")
+	f.decide()
+	succeed(f.stacks[0], "b")
+	f.decide()
+	f.decide()
+	f.Expect(f.events).To(Equal([]string{autov1alpha1.RolloutHaltedReason, eventWaveComplete, autov1alpha1.RolloutCompleteReason}))
 }
 
 func TestStackThatIsRefusedIsAnnouncedOnce(t *testing.T) {

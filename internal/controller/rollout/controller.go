@@ -338,13 +338,13 @@ func mark(rollout *autov1alpha1.StackRollout, d decision) {
 }
 
 // announce records events, with the revision for Flux's notification-controller. Its git providers set the status of the commit that an event
-// names, and of the revision of each warning.
+// names, and of the revision of each warning: so a warning that says nothing about what the commit contains has none.
 func (r *Reconciler) announce(rollout *autov1alpha1.StackRollout, commit *autov1alpha1.CommitInfo, announcements []announcement) {
 	target := ptr.Deref(rollout.Status.Target, autov1alpha1.RolloutTarget{}).Revision
 	group := autov1alpha1.GroupVersion.Group + "/"
 	for _, a := range announcements {
 		metadata := map[string]string{}
-		if a.reason != eventRefused { // which is not about what the commit contains
+		if !a.warning || a.verdict {
 			metadata[group+eventv1.MetaRevisionKey], metadata[group+eventv1.MetaOriginRevisionKey] = target, events.OriginRevision(target, commit)
 		}
 		if a.verdict {

@@ -34,6 +34,8 @@ const (
 	maxFailing  = 10
 	maxRefused  = 10
 	turnsLength = 24 << 10
+	// maxCycle is how many Stacks that wait for each other the message names at most, and looks at.
+	maxCycle = 10
 	// maxPlans is how many Stacks may make plans at once, and plansLength how long their names are together, in bytes.
 	maxPlans    = 200
 	plansLength = 12 << 10
@@ -301,8 +303,8 @@ func (w *walk) describe(open openWave) {
 	revision := w.status.Target.Revision
 	switch {
 	case w.rejectedBy != "" && open.index < len(w.byWave):
-		w.stall(autov1alpha1.RevisionRejectedReason, fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, revision))
-		w.wake = bySource
+		w.reason, w.failed, w.stalled, w.wake = autov1alpha1.RevisionRejectedReason, true, true, bySource
+		w.message = fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, revision)
 		if w.initial.Rejected != w.status.Rejected {
 			w.announceVerdict(true)
 		}
@@ -315,8 +317,8 @@ func (w *walk) describe(open openWave) {
 		}
 	case open.index == len(w.byWave):
 		w.reason, w.complete = autov1alpha1.RolloutCompleteReason, true
-		w.message = fmt.Sprintf("all Stacks have %s", revision)
-		if w.status.Stable == nil || !waves.Same(*w.status.Stable, w.status.Target.RolloutRevision) {
+		w.message = fmt.Sprintf("all waves are complete: %s Stacks have %s", w.status.Done, revision)
+		if w.status.Stable == nil || !waves.Same(*w.status.Stable, w.status.Target.RolloutRevision) || w.wasShown(autov1alpha1.RolloutHaltedReason) {
 			w.status.Stable = w.status.Target.RolloutRevision.DeepCopy()
 			w.announceVerdict(false)
 		}
@@ -354,24 +356,31 @@ func (w *walk) describe(open openWave) {
 			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks wait for their own windows", w.status.Wave, w.shut)
 		default:
 			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks depend on Stacks that do not have %s", w.status.Wave, entry.Waiting, revision)
+			if cycle := w.cycle(open.index); cycle != "" {
+				w.message = fmt.Sprintf("wave %s waits: its Stacks wait for each other, remove one of these dependencies: %s", w.status.Wave, cycle)
+			}
 		}
 	}
 }
 
 func (w *walk) waitForSource() {
-	w.wake, w.failed = bySource, true
-	w.reason, w.message = w.problem.Reason, w.problem.Message
-	switch w.stalled = w.problem.Permanent; {
-	case w.stalled:
-		w.wake = byEdit
-	case !w.problem.Watched:
+	if w.problem.Permanent {
+		w.stall(w.problem.Reason, w.problem.Message)
+		return
+	}
+	w.reason, w.message, w.failed, w.wake = w.problem.Reason, w.problem.Message, true, bySource
+	if !w.problem.Watched {
 		w.wake = byTime
 		w.comeBackIn(sourceInterval)
 	}
 }
 
+// stall reports what somebody has to change, with an event when it is new.
 func (w *walk) stall(reason, message string) {
 	w.reason, w.message, w.failed, w.stalled, w.wake = reason, message, true, true, byEdit
+	if !w.wasShown(reason) {
+		w.announceWarning(reason, message)
+	}
 }
 
 func (w *walk) wasShown(reason string) bool {

@@ -258,6 +258,15 @@ func TestDecisions(t *testing.T) {
 		f.Expect(f.turns()).To(BeEmpty())
 		f.Expect(f.last.message).To(HavePrefix("wave canary waits: 1 of its Stacks depend on Stacks that do not have main@sha1:"))
 	})
+	t.Run("dependencies-in-a-circle", func(t *testing.T) {
+		f := newFleet(t)
+		f.stacks[0].Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "s1"}}
+		f.stacks[1].Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "s2"}}
+		f.stacks[2].Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "s1"}}
+		f.offers("b")
+		f.Expect(f.turns()).To(BeEmpty())
+		f.Expect(f.last.message).To(MatchRegexp("^wave canary waits: its Stacks wait for each other, remove one of these dependencies: team/s([12]) → team/s[12] → team/s[12]$"))
+	})
 	t.Run("dependency-in-a-later-wave", func(t *testing.T) {
 		// Two kinds of order that contradict each other (atlantis 5791).
 		f := newFleet(t)

@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -136,11 +135,30 @@ func (w *walk) giveTurns(open openWave) {
 
 // waitsForMember reports whether the Stack depends on another one of the StackRollout that does not have the target yet. It gets no turn, so
 // that it takes no place from that one.
-func (w *walk) waitsForMember(m *waves.Member) bool {
-	return slices.ContainsFunc(m.DependsOn, func(key types.NamespacedName) bool {
-		other := w.byName[key]
-		return other != nil && other != m && !other.State.IsDone() && other.State != waves.LeftOut
-	})
+func (w *walk) waitsForMember(m *waves.Member) bool { return w.waitedFor(m) != nil }
+
+// waitedFor returns the first Stack of the StackRollout that the Stack depends on, and that does not have the target yet; nil when there is none.
+func (w *walk) waitedFor(m *waves.Member) *waves.Member {
+	for _, key := range m.DependsOn {
+		if other := w.byName[key]; other != nil && other != m && !other.State.IsDone() && other.State != waves.LeftOut {
+			return other
+		}
+	}
+	return nil
+}
+
+// cycle describes Stacks of a wave that wait for each other, as far as the first dependency of each shows it; empty when none do.
+func (w *walk) cycle(wave int) string {
+	for _, m := range w.byWave[wave] {
+		path := []string{m.String()}
+		for next := w.waitedFor(m); m.State == waves.Waiting && next != nil && len(path) < maxCycle; next = w.waitedFor(next) {
+			path = append(path, next.String())
+			if next == m {
+				return strings.Join(path, " → ")
+			}
+		}
+	}
+	return ""
 }
 
 // waitsForWindow reports whether the windows of the Stack itself allow no update. It gets no turn, so that it takes no place.

@@ -32,7 +32,7 @@ var approvalRows = []Row{
 	},
 	{
 		Reason: "RevisionNotTarget", State: Stalled,
-		Means: "The revision is not the one that the StackRollout rolls out now, or is not written in full.",
+		Means: "The StackRollout rolls out another revision, and did not get to this one within ten minutes; or the revision was its target before, or is not written in full.",
 		Todo:  "Take it from `status.target.revision` of the StackRollout.",
 		Tests: []string{"approval.TestApprovalOfARevision"},
 	},

@@ -5,7 +5,7 @@ const introduction = `# Conditions and their reasons
 <!-- Written by ` + updateCommand + ` from the rows in internal/report/reasons, and from the decisions in the tests of the controllers. -->
 
 This page lists every reason of a condition of a [Stack](#stack), an [Update](#update), a [Workspace](#workspace), an
-[Approval](#approval) and a [Program](#program): what it means, what wakes the object, what you can do, and a test that causes it. To
+[Approval](#approval), a [Program](#program) and a [StackRollout](#stackrollout): what it means, what wakes the object, what you can do, and a test that causes it. To
 find a problem by its symptom, see [troubleshooting](guides/troubleshooting.md).
 
 The column *state* has these values:
@@ -52,6 +52,7 @@ var descriptions = map[string]string{
 | ` + "`Reconciling`" + ` | the controller works on the Stack, or waits | | | up to date, or Stalled |
 | ` + "`Stalled`" + ` | you should look at the problem | | | no action is needed |
 | ` + "`Drifted`" + ` | resources were changed outside of Pulumi | they were not | the last check failed | the Stack does not check for drift, or has not yet |
+| ` + "`Held`" + ` | a revision waits for a [wave](spec/v1/stacks.md#waves), or an update for a [window](spec/v1/stacks.md#windows) | | | nothing waits, or not for long |
 
 The reasons below are those of ` + "`Ready`" + `, unless they name another condition. ` + "`Stalled`" + ` has the same reason as ` + "`Ready`" + `. A
 check for drift, a [resync](spec/v1/stacks.md#resync) of a Stack that is Ready, and another attempt of a Stack that is Stalled with
@@ -87,4 +88,13 @@ The condition of an Approval does not change after it was set. To decide again, 
 | ` + "`Stalled`" + ` | the Program cannot be run until you edit it | | it can be run |
 
 Problems that only Pulumi can detect are reported by the Stack.`,
+	"StackRollout": `
+| condition | True | False | absent |
+|---|---|---|---|
+| ` + "`Ready`" + ` | nothing is wrong, also while waves are updated | it does not go on before somebody does something, or the source has nothing | not reconciled yet |
+| ` + "`Complete`" + ` | all waves are complete with the target | some are not | not reconciled yet |
+| ` + "`Reconciling`" + ` | some waves are not complete | | they are, or Stalled |
+| ` + "`Stalled`" + ` | you should look at the problem | | no action is needed |
+
+Besides the reasons below, it has those of its source, which have the same meaning as for a [Stack](#stack).`,
 }

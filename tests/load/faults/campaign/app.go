@@ -79,7 +79,7 @@ func (w *Environment) deploy(ctx context.Context, name string, gated, waved bool
 		stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: name}
 		rollout := &autov1alpha1.StackRollout{Namespace: a.Namespace, Name: name, Spec: autov1alpha1.StackRolloutSpec{
 			SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.GitRepositoryKind, Name: name},
-			Waves:     []autov1alpha1.RolloutWave{{Name: "all"}},
+			Waves:     []autov1alpha1.RolloutWave{{Name: "all", Soak: &metav1.Duration{Duration: time.Second}}},
 		}}
 		if err := w.Retry(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, rollout) }); err != nil {
 			return nil, err
