@@ -79,6 +79,10 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		if err := s.others(ctx, r); err != nil {
 			return err
 		}
+		// The garbage collector would go on for minutes with what belonged to these Stacks.
+		if err := errors.Join(s.stop(), s.start(ctx)); err != nil {
+			return err
+		}
 	}
 	for _, size := range until(*stacks) {
 		g, err := s.size(ctx, size)
@@ -161,6 +165,7 @@ func (s *scale) stop() error {
 	var err error
 	if s.system != nil {
 		err = s.system.Stop()
+		s.system = nil
 	}
 	return errors.Join(err, os.RemoveAll(s.stub))
 }
@@ -241,7 +246,7 @@ func (s *scale) commitBeside(ctx context.Context, teams []*team) (measure.Sample
 	return took, ranOnce(s.stub, teams)
 }
 
-// others measures Stacks that are not part of the fleet, before there is one, and starts the controller again, so that nothing is left of them.
+// others measures Stacks that are not part of the fleet, before there is one.
 func (s *scale) others(ctx context.Context, r *results) (err error) {
 	if r.waves, err = s.waves(ctx); err != nil {
 		return fmt.Errorf("waves: %w", err)
@@ -249,8 +254,7 @@ func (s *scale) others(ctx context.Context, r *results) (err error) {
 	if r.inputs, err = s.inputs(ctx); err != nil {
 		return fmt.Errorf("inputs: %w", err)
 	}
-	_, err = s.restart(ctx, 0)
-	return err
+	return nil
 }
 
 // last does the measurements of the last size.
