@@ -53,11 +53,14 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 		return Verdict{Reason: pulumiv1.RolloutNotFoundReason, Message: fmt.Sprintf(
 			"new revisions wait: there is no StackRollout %s that admits Stacks of namespace %q", name, stack.Namespace)}
 	}
-	status := &rollout.Status
-	if status.Stable != nil && Same(*status.Stable, offer) {
-		return Verdict{Released: true}
+	status, same := &rollout.Status, Same
+	if hasSourceOf(stack, rollout) {
+		same = SameArtifact
 	}
-	if status.Target != nil && Same(status.Target.RolloutRevision, offer) {
+	if last == nil && status.Stable != nil && same(*status.Stable, offer) {
+		return Verdict{Released: true} // a new Stack begins with what all others have had
+	}
+	if status.Target != nil && same(status.Target.RolloutRevision, offer) {
 		turn := HasTurn(status, stack.Namespace, stack.Name)
 		switch {
 		case turn && !status.Paused:
@@ -144,7 +147,7 @@ func Woken(before, after *autov1alpha1.StackRolloutStatus) (stacks []types.Names
 			visit(stack, stack)
 		}
 	}
-	if before.Target != nil && after.Target != nil && Same(before.Target.RolloutRevision, after.Target.RolloutRevision) {
+	if before.Target != nil && after.Target != nil && SameArtifact(before.Target.RolloutRevision, after.Target.RolloutRevision) {
 		permissions(before, func(_, permission string) { had[permission] = true })
 	}
 	permissions(after, func(stack, permission string) {
@@ -163,8 +166,11 @@ func ChecksDrift(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout) bool
 	if rollout == nil || rollout.Status.Target == nil || last == nil {
 		return false
 	}
-	ran := autov1alpha1.RolloutRevision{Revision: last.Revision, Digest: last.LastAttemptedCommit}
-	return Same(ran, rollout.Status.Target.RolloutRevision) && slices.ContainsFunc(rollout.Status.Turns, func(turn autov1alpha1.RolloutTurn) bool {
+	ran, same := autov1alpha1.RolloutRevision{Revision: last.Revision, Digest: last.LastAttemptedCommit}, Same
+	if hasSourceOf(stack, rollout) {
+		same = SameArtifact
+	}
+	return same(ran, rollout.Status.Target.RolloutRevision) && slices.ContainsFunc(rollout.Status.Turns, func(turn autov1alpha1.RolloutTurn) bool {
 		return turn.CheckDrift && turn.Stack == Name(stack.Namespace, stack.Name)
 	})
 }
@@ -184,6 +190,30 @@ func Same(a, b autov1alpha1.RolloutRevision) bool {
 	sum, isSum := checksum(a.Revision)
 	other, _ := checksum(b.Revision)
 	return a.Revision != "" && sum == other && (isSum || a.Digest == "" || b.Digest == "")
+}
+
+// SameArtifact is Same for two revisions of one source object. Two artifacts of one revision may have other content, because the source includes
+// another one, or because its spec.ignore was edited: so digests decide, where both are known.
+func SameArtifact(a, b autov1alpha1.RolloutRevision) bool {
+	if isDigest(a.Digest) && isDigest(b.Digest) {
+		return a.Digest == b.Digest
+	}
+	return Same(a, b)
+}
+
+// isDigest reports whether what the status of a Stack records as its commit is the digest of an artifact. A git commit is not.
+func isDigest(commit string) bool { return strings.HasPrefix(commit, "sha256:") }
+
+// hasSourceOf reports whether the source of the Stack is the object in spec.sourceRef of the StackRollout, and not another one of the same
+// repository.
+func hasSourceOf(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout) bool {
+	ref := rollout.Spec.SourceRef
+	if program := stack.Spec.ProgramRef; program != nil {
+		return ref.Kind == pulumiv1.ProgramKind && program.Name == ref.Name && stack.Namespace == rollout.Namespace
+	}
+	flux := stack.Spec.FluxSource
+	return flux != nil && flux.SourceRef.Kind == ref.Kind && flux.SourceRef.Name == ref.Name &&
+		cmp.Or(flux.SourceRef.Namespace, stack.Namespace) == rollout.Namespace
 }
 
 // IsWhole reports whether the revision has a checksum in full, and so can be compared with others.

@@ -85,7 +85,7 @@ func TestRelease(t *testing.T) {
 		"namespace not admitted":   {func(f *facts) { f.rollout.Spec.AllowedNamespaces = nil }, false, pulumiv1.RolloutNotFoundReason},
 		"namespace selected": {func(f *facts) {
 			f.rollout.Spec.AllowedNamespaces = selecting("shared")
-			f.rollout.Status.Stable = &revisionB
+			f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}
 		}, true, ""},
 		"namespace selected, without a turn": {func(f *facts) { f.rollout.Spec.AllowedNamespaces = selecting("shared") }, false, pulumiv1.WaveNotOpenReason},
 		"namespace not selected": {func(f *facts) {
@@ -100,8 +100,18 @@ func TestRelease(t *testing.T) {
 			f.rollout.Spec.AllowedNamespaces = selecting("shared")
 			f.rollout.Spec.AllowedNamespaces.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
 		}, false, pulumiv1.RolloutNotFoundReason},
-		"reached everyone": {func(f *facts) { f.rollout.Status.Stable = &revisionB }, true, ""},
-		"has a turn":       {func(f *facts) { f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}} }, true, ""},
+		"reached everyone":           {func(f *facts) { f.rollout.Status.Stable = &revisionB }, false, pulumiv1.WaveNotOpenReason},
+		"reached everyone before it": {func(f *facts) { f.rollout.Status.Stable, f.stack.Status.LastUpdate = &revisionB, nil }, true, ""},
+		"a turn for its other source": {func(f *facts) {
+			f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}
+			f.rollout.Status.Target.Digest = digestA
+		}, true, ""},
+		"a turn for other content": {func(f *facts) {
+			f.rollout.Status.Turns, f.rollout.Status.Target.Digest = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}, digestA
+			f.stack.Namespace, f.stack.Spec.ProgramRef, f.rollout.Status.Turns[0].Stack = "platform", &pulumiv1.ProgramReference{Name: "infra"}, "platform/network"
+			f.rollout.Spec.SourceRef = autov1alpha1.RolloutSource{Kind: pulumiv1.ProgramKind, Name: "infra"}
+		}, false, pulumiv1.WaveNotOpenReason},
+		"has a turn": {func(f *facts) { f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}} }, true, ""},
 		"has a turn that is paused": {func(f *facts) {
 			f.rollout.Status.Turns, f.rollout.Status.Paused = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}, true
 		}, false, pulumiv1.WaveNotOpenReason},

@@ -277,6 +277,10 @@ type RolloutWaveStatus struct {
 	// Order is up to where in the random order of the target the Stacks of a wave with a limit are.
 	// +optional
 	Order *int64 `json:"order,omitempty"`
+
+	// Limit is the limit from which Order was computed.
+	// +optional
+	Limit string `json:"limit,omitempty"`
 }
 
 // RolloutTurn is a Stack that may be updated to the target.
@@ -331,7 +335,7 @@ type StackRolloutStatus struct {
 	// +optional
 	Stable *RolloutRevision `json:"stable,omitempty"`
 
-	// Earlier are the targets before, the newest first: at most ten.
+	// Earlier are the targets before, the newest first: ten, and older ones that Stacks still have, at most fifty.
 	// +listType=atomic
 	// +optional
 	Earlier []RolloutRevision `json:"earlier,omitempty"`
@@ -339,6 +343,10 @@ type StackRolloutStatus struct {
 	// Rejected is the target, if somebody has rejected it: no other Stack gets it.
 	// +optional
 	Rejected string `json:"rejected,omitempty"`
+
+	// Halted is the target, if too many Stacks have failed with it, until all waves are complete.
+	// +optional
+	Halted string `json:"halted,omitempty"`
 
 	// Wave is the name of the wave that is open; empty when all are complete.
 	// +optional

@@ -148,7 +148,7 @@ const (
 	PlanSupersededReason = "PlanSuperseded"
 	// PlanRejectedReason (Stalled): Somebody rejected the plan before. An approval cannot take a rejection back.
 	PlanRejectedReason = "PlanRejected"
-	// RevisionNotTargetReason (Stalled): The revision is not the one that the StackRollout rolls out now, or is not written in full.
+	// RevisionNotTargetReason (Stalled): The StackRollout rolls out another revision, and did not get to this one within ten minutes; or the revision was its target before, or is not written in full.
 	RevisionNotTargetReason = "RevisionNotTarget"
 	// WaveNotFoundReason (Stalled): The StackRollout has no wave of this name.
 	WaveNotFoundReason = "WaveNotFound"
@@ -158,9 +158,9 @@ const (
 
 // Reasons of the conditions of StackRollouts.
 const (
-	// RolloutCompleteReason (ready): All Stacks have the revision that the source offers. `Complete` is true.
+	// RolloutCompleteReason (ready): All waves are complete with the revision that the source offers. `Complete` is true. Stacks that failed, as far as `maxFailures` allows it, those that were broken before, and those that are left out may not have it: `.status.done` counts the others.
 	RolloutCompleteReason = "RolloutComplete"
-	// RolloutProgressingReason (ready): Stacks of a wave are being updated. The StackRollout is Ready meanwhile; `Complete` says when all have the revision.
+	// RolloutProgressingReason (ready): Stacks of a wave are being updated, or wait; the message says for what. The StackRollout is Ready meanwhile; `Complete` says when all waves are complete.
 	RolloutProgressingReason = "Progressing"
 	// RolloutSoakingReason (ready): All Stacks of a wave have the revision, and the next wave waits for the end of its `soak`.
 	RolloutSoakingReason = "Soaking"

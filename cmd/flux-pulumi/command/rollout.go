@@ -103,7 +103,7 @@ func (s *session) printRollout(rollout *autov1alpha1.StackRollout) {
 		rows = append(rows, []print.Cell{{Text: "all have had"}, {Text: short(status.Stable.Revision)}})
 	}
 	if count := len(status.Plans); count > 0 {
-		text := fmt.Sprintf("%d Stacks make plans before their turn, or wait for their approval: %s rollout plans %s -n %s", count, invocation(s.Program), rollout.Name, rollout.Namespace)
+		text := fmt.Sprintf("%d, made before their turns: %s rollout plans %s -n %s", count, invocation(s.Program), rollout.Name, rollout.Namespace)
 		rows = append(rows, []print.Cell{{Text: "plans"}, {Text: text}})
 	}
 	details.Write(rows...)

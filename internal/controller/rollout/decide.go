@@ -29,8 +29,9 @@ const (
 const sourceInterval = 30 * time.Second
 
 const (
-	// These bound the status: earlier targets, Stacks that fail, Stacks that cannot take part, and bytes of the names of Stacks that have a turn.
+	// These bound the status: earlier targets, those that Stacks still have among them, Stacks that fail, Stacks that cannot take part, and bytes of the names of Stacks that have a turn.
 	maxEarlier  = 10
+	maxKept     = 50
 	maxFailing  = 10
 	maxRefused  = 10
 	turnsLength = 24 << 10
@@ -115,9 +116,10 @@ type walk struct {
 	byWave  [][]*waves.Member
 	byName  map[types.NamespacedName]*waves.Member
 	initial autov1alpha1.StackRolloutStatus
-	// rejectedBy is who rejected the target; empty when nobody did. promoted has the names of the waves that somebody promoted, and promotesAll
+	// rejectedBy is who rejected the target, and rejection says so; empty when nobody did. promoted has the names of the waves that somebody promoted, and promotesAll
 	// is true when all were.
 	rejectedBy  string
+	rejection   string
 	promoted    []string
 	promotesAll bool
 	// window says whether the windows allow turns, and shut is how many Stacks of open waves wait for a window of their own.
@@ -153,6 +155,7 @@ func decide(o observation) decision {
 		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
 	}
+	w.settle()
 	w.readApprovals()
 	w.pause()
 	w.checkDrift()
@@ -174,31 +177,71 @@ func (w *walk) followSource() {
 	switch {
 	case w.offer == nil:
 		return
-	case target != nil && waves.Same(target.RolloutRevision, *w.offer):
+	case target != nil && waves.SameArtifact(target.RolloutRevision, *w.offer):
 		// The same content may be published again under another name.
 		target.RolloutRevision = *w.offer
 		return
 	case target != nil:
-		if w.status.Stable == nil || !waves.Same(*w.status.Stable, target.RolloutRevision) {
+		if w.status.Stable == nil || !waves.SameArtifact(*w.status.Stable, target.RolloutRevision) {
 			w.announce(eventSuperseded, fmt.Sprintf("%s takes the place of %s", w.offer.Revision, target.Revision))
 		}
 		w.status.Earlier = append([]autov1alpha1.RolloutRevision{target.RolloutRevision}, w.status.Earlier...)
-		w.status.Earlier = w.status.Earlier[:min(len(w.status.Earlier), maxEarlier)]
+		w.forgetEarlier()
 	}
 	cutShort := w.status.Turns
-	w.status.Turns, w.status.Plans = nil, nil
+	w.status.Turns, w.status.Plans, w.status.Halted = nil, nil, ""
 	w.status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: *w.offer, Since: w.time()}
 	for i := range w.status.Waves {
 		w.status.Waves[i].Order = nil
 	}
 	w.members = w.observeAgain(&w.status)
 	w.announce(eventStarted, "rolling out "+w.offer.Revision)
-	// Whoever had a turn may have been updated to the earlier target. Its wave soaks from now on, also if the new target is the same for it.
+	// Whoever had a turn may have been updated to the earlier target, or still is. Its wave soaks from then on, also if the new target is the same
+	// for it.
+	if target == nil {
+		return
+	}
+	members := map[string]*waves.Member{}
+	for _, m := range w.members {
+		members[m.String()] = m
+	}
 	for _, turn := range cutShort {
-		if wave := w.waveStatusOf(turn.Stack); wave != nil {
-			wave.SoakingSince = new(w.time())
+		switch m, wave := members[turn.Stack], w.waveStatusOf(turn.Stack); {
+		case m == nil, wave == nil:
+		case m.Begun:
+			w.soakSince(wave, w.now)
+		case waves.SameArtifact(target.RolloutRevision, autov1alpha1.RolloutRevision{Digest: m.Has}):
+			w.soakSince(wave, m.Ended)
 		}
 	}
+}
+
+// soakSince makes the wave soak since an update ended, unless it does since a later time. A time that is not known, or not over, counts as now.
+func (w *walk) soakSince(wave *autov1alpha1.RolloutWaveStatus, ended time.Time) {
+	if ended.IsZero() || ended.After(w.now) {
+		ended = w.now
+	}
+	if wave.SoakingSince == nil || wave.SoakingSince.Time.Before(ended) {
+		wave.SoakingSince = new(metav1.NewTime(ended).Rfc3339Copy())
+	}
+}
+
+// forgetEarlier bounds the earlier targets, and keeps older ones that Stacks have succeeded with: what those fail with is not broken before.
+func (w *walk) forgetEarlier() {
+	if len(w.status.Earlier) <= maxEarlier {
+		return
+	}
+	succeeded := map[string]bool{}
+	for _, m := range w.members {
+		succeeded[m.Succeeded] = true
+	}
+	kept := w.status.Earlier[:maxEarlier:maxEarlier]
+	for _, earlier := range w.status.Earlier[maxEarlier:] {
+		if succeeded[earlier.Digest] && len(kept) < maxKept {
+			kept = append(kept, earlier)
+		}
+	}
+	w.status.Earlier = kept
 }
 
 // waveStatusOf returns the status of the wave that a Stack is in by the last decision; nil if that is not known.
@@ -227,7 +270,7 @@ func (w *walk) assign() error {
 		entries[i] = autov1alpha1.RolloutWaveStatus{Name: w.spec.Waves[i].Name, State: autov1alpha1.RolloutWavePending}
 		if had := w.waveNamed(entries[i].Name); had != nil {
 			entries[i].SoakingSince = had.SoakingSince
-			if w.spec.Waves[i].Limit != nil {
+			if limit := w.spec.Waves[i].Limit; limit != nil && had.Limit == limit.String() {
 				orders[i] = had.Order
 			}
 		}
@@ -249,9 +292,29 @@ func (w *walk) assign() error {
 		}
 	}
 	for i := range entries {
-		entries[i].Order = orders[i]
+		if entries[i].Order = orders[i]; orders[i] != nil {
+			entries[i].Limit = w.spec.Waves[i].Limit.String()
+		}
 	}
 	return nil
+}
+
+// settle lets a Stack that has the target and is not ready count as done, unless it has a turn: then it was updated just now, and is waited for.
+// Without a turn, it was done before, or the target changes nothing for it.
+func (w *walk) settle() {
+	hasTurn := map[string]bool{}
+	for i := range w.status.Turns {
+		hasTurn[w.status.Turns[i].Stack] = true
+	}
+	for _, m := range w.members {
+		switch {
+		case m.State != waves.Settling:
+		case hasTurn[m.String()]:
+			m.State = waves.Waiting
+		default:
+			m.Settle()
+		}
+	}
 }
 
 // readApprovals finds what was decided about the target. A rejection overrides all promotions.
@@ -260,13 +323,19 @@ func (w *walk) readApprovals() {
 	for _, approval := range w.approvals {
 		switch {
 		case !waves.Same(w.status.Target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: approval.Revision}):
+		case approval.Decision == autov1alpha1.ApprovalReject && w.rejectedBy != "" && w.rejectedBy < approval.By:
+			// The cache has them in no order.
 		case approval.Decision == autov1alpha1.ApprovalReject:
 			w.rejectedBy, w.status.Rejected = approval.By, w.status.Target.Revision
+			w.rejection = fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, w.status.Target.Revision)
 		case approval.Wave == "":
 			w.promotesAll = true
 		default:
 			w.promoted = append(w.promoted, approval.Wave)
 		}
+	}
+	if w.rejectedBy != "" && w.initial.Rejected != w.status.Rejected {
+		w.events = append(w.events, announcement{reason: autov1alpha1.RevisionRejectedReason, message: w.rejection, warning: true, verdict: true})
 	}
 }
 
@@ -304,10 +373,7 @@ func (w *walk) describe(open openWave) {
 	switch {
 	case w.rejectedBy != "" && open.index < len(w.byWave):
 		w.reason, w.failed, w.stalled, w.wake = autov1alpha1.RevisionRejectedReason, true, true, bySource
-		w.message = fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, revision)
-		if w.initial.Rejected != w.status.Rejected {
-			w.announceVerdict(true)
-		}
+		w.message = w.rejection
 	case open.halted != "":
 		w.reason, w.failed, w.stalled = autov1alpha1.RolloutHaltedReason, true, open.hopeless
 		w.message = fmt.Sprintf("%d of the Stacks of wave %s failed with %s, and maxFailures is %d: no other Stack gets it before they are mended "+
@@ -315,13 +381,16 @@ func (w *walk) describe(open openWave) {
 		if !w.wasShown(autov1alpha1.RolloutHaltedReason) {
 			w.announceVerdict(true)
 		}
+		w.status.Halted = revision
 	case open.index == len(w.byWave):
 		w.reason, w.complete = autov1alpha1.RolloutCompleteReason, true
 		w.message = fmt.Sprintf("all waves are complete: %s Stacks have %s", w.status.Done, revision)
-		if w.status.Stable == nil || !waves.Same(*w.status.Stable, w.status.Target.RolloutRevision) || w.wasShown(autov1alpha1.RolloutHaltedReason) {
-			w.status.Stable = w.status.Target.RolloutRevision.DeepCopy()
+		isNew := w.status.Stable == nil || !waves.SameArtifact(*w.status.Stable, w.status.Target.RolloutRevision)
+		w.status.Stable = w.status.Target.RolloutRevision.DeepCopy()
+		if isNew || w.status.Halted != "" {
 			w.announceVerdict(false)
 		}
+		w.status.Halted = ""
 	case w.spec.Suspend:
 		w.reason, w.message, w.wake = autov1alpha1.RolloutSuspendedReason, "suspended: no other Stack gets "+revision, byEdit
 	case open.soaks:

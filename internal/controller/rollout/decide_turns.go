@@ -12,7 +12,8 @@ import (
 )
 
 // endTurns keeps the turns of Stacks that are not done with the target, and have not failed. A Stack that took too long keeps its turn, so
-// that it can still end, and counts as failing; so does one with drift, which looks for it again.
+// that it can still end, and counts as failing; so does one with drift, which looks for it again. A Stack that has not begun loses its turn while it
+// cannot use it, and with it its place.
 func (w *walk) endTurns() {
 	var kept []autov1alpha1.RolloutTurn
 	for _, turn := range w.status.Turns {
@@ -24,7 +25,9 @@ func (w *walk) endTurns() {
 		wave := &w.spec.Waves[m.Wave]
 		switch {
 		case m.State == waves.Updated:
-			w.status.Waves[m.Wave].SoakingSince = new(w.time())
+			w.soakSince(&w.status.Waves[m.Wave], m.Ended)
+			continue
+		case m.State == waves.Waiting && !m.Begun && !m.HasTarget && (m.Approval && !m.Approved || w.isShut(m)):
 			continue
 		case m.State == waves.Waiting, m.State == waves.CheckingDrift:
 			if w.initial.Paused && !w.status.Paused {
@@ -110,7 +113,7 @@ func (w *walk) giveTurns(open openWave) {
 			}
 			if m.State == waves.Waiting && m.Behind {
 				w.behind++
-			} else if m.State == waves.Waiting && m.Approval && !m.Approved {
+			} else if m.State == waves.Waiting && m.Approval && !m.Approved && !m.HasTarget {
 				w.unapproved++
 				continue
 			}
@@ -163,15 +166,21 @@ func (w *walk) cycle(wave int) string {
 
 // waitsForWindow reports whether the windows of the Stack itself allow no update. It gets no turn, so that it takes no place.
 func (w *walk) waitsForWindow(m *waves.Member) bool {
+	shut := w.isShut(m)
+	if shut {
+		w.shut++
+	}
+	return shut
+}
+
+// isShut reports whether the windows of the Stack allow no update, and lets the StackRollout come back when that changes.
+func (w *walk) isShut(m *waves.Member) bool {
 	if len(m.Windows) == 0 {
 		return false
 	}
 	state := w.hours(m)
 	if !state.Next.IsZero() {
 		w.comeBackIn(max(state.Next.Sub(w.now), time.Second))
-	}
-	if !state.Open {
-		w.shut++
 	}
 	return !state.Open
 }

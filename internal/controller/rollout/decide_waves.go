@@ -35,33 +35,41 @@ func (w *walk) judgeWaves() openWave {
 		entry := &w.status.Waves[i]
 		entry.Stacks = int32(len(members)) //nolint:gosec // far fewer fit into an API server
 		stalled := false
-		if i <= open.index {
+		was := w.stateBefore(entry.Name)
+		wasOpen := was != "" && was != autov1alpha1.RolloutWavePending
+		if i <= open.index || wasOpen {
 			w.checkMembers(i)
+			w.blockDependents(members)
 		}
 		for _, m := range members {
 			w.count(entry, m)
 			stalled = stalled || m.State == waves.Failing && m.Stalled
 		}
-		if entry.Updated > w.updatedBefore(entry.Name) {
-			entry.SoakingSince = new(w.time()) // also without a turn: one that failed was tried again
-		}
+		w.soakAgain(entry, members)
 		done += int(entry.Updated + entry.Unchanged)
 		all += int(entry.Stacks - entry.LeftOut)
+		allowed := waves.MaxFailures(w.spec, &w.spec.Waves[i], len(members))
+		if int(entry.Failing) > allowed && open.halted == "" && (i <= open.index || wasOpen) {
+			open.halted, open.failing, open.allowed, open.hopeless = entry.Name, int(entry.Failing), allowed, stalled
+		}
 		if i > open.index {
-			if entry.Running > 0 {
-				entry.State = autov1alpha1.RolloutWaveRunning // it was open before a Stack joined an earlier one
+			if wasOpen { // before a Stack joined an earlier one
+				entry.State = was
+				if entry.Running+entry.Waiting > 0 {
+					entry.State = autov1alpha1.RolloutWaveRunning
+				}
 			}
 			continue
-		}
-		allowed := waves.MaxFailures(w.spec, &w.spec.Waves[i], len(members))
-		if int(entry.Failing) > allowed && open.halted == "" {
-			open.halted, open.failing, open.allowed, open.hopeless = entry.Name, int(entry.Failing), allowed, stalled
 		}
 		entry.State = autov1alpha1.RolloutWaveComplete
 		left := w.soakLeft(i)
 		switch {
-		case entry.Running == 0 && entry.Waiting > 0 && w.needsPromotion(i):
+		case entry.Waiting > 0 && w.needsPromotion(i):
+			// A Stack that came with a turn from another wave may go on, but no other Stack follows.
 			entry.State, open.index, open.awaits = autov1alpha1.RolloutWavePending, i, true
+			if wasOpen {
+				entry.State = autov1alpha1.RolloutWaveRunning
+			}
 		case entry.Waiting+entry.Running > 0 || int(entry.Failing) > allowed:
 			entry.State, open.index = autov1alpha1.RolloutWaveRunning, i
 		case left > 0:
@@ -78,33 +86,48 @@ func (w *walk) judgeWaves() openWave {
 	return open
 }
 
-// updatedBefore returns how many Stacks of the wave were updated to the target when the last decision was made.
-func (w *walk) updatedBefore(wave string) int32 {
-	if !w.targetIsSame() {
-		return 0
+// stateBefore returns the state of the wave by the last decision about this target; empty when there was none.
+func (w *walk) stateBefore(wave string) autov1alpha1.RolloutWaveState {
+	if had := w.waveBefore(wave); had != nil {
+		return had.State
 	}
+	return ""
+}
+
+// waveBefore returns the wave by the last decision about this target; nil when there was none.
+func (w *walk) waveBefore(wave string) *autov1alpha1.RolloutWaveStatus {
 	for i := range w.initial.Waves {
-		if w.initial.Waves[i].Name == wave {
-			return w.initial.Waves[i].Updated
+		if w.initial.Waves[i].Name == wave && w.targetIsSame() {
+			return &w.initial.Waves[i]
 		}
 	}
-	return 0
+	return nil
+}
+
+// soakAgain lets a wave soak again when a Stack was updated that has no turn any longer: it failed and was tried again, or was suspended meanwhile.
+// A Stack that is updated again, as by a resync, was done before.
+func (w *walk) soakAgain(entry *autov1alpha1.RolloutWaveStatus, members []*waves.Member) {
+	had := w.waveBefore(entry.Name)
+	if had == nil || entry.Updated <= had.Updated || entry.Updated+entry.Unchanged <= had.Updated+had.Unchanged {
+		return
+	}
+	for _, m := range members {
+		if m.State == waves.Updated {
+			w.soakSince(entry, m.Ended)
+		}
+	}
 }
 
 // targetIsSame reports whether the last decision was made for the same target.
 func (w *walk) targetIsSame() bool {
 	before := w.initial.Target
-	return before != nil && waves.Same(before.RolloutRevision, w.status.Target.RolloutRevision)
+	return before != nil && waves.SameArtifact(before.RolloutRevision, w.status.Target.RolloutRevision)
 }
 
 // checkDrift lets Stacks of waves with noDrift that were updated count as done only when they have looked for drift since, and have none. Those
 // of a wave that is complete do so only as long as they have a turn: what somebody changes later, or another update of such a Stack, does not
-// open the wave again.
+// open the wave again. In a wave that soaks, drift that is found stops the others, but another update does not need another check.
 func (w *walk) checkDrift() {
-	complete := map[string]bool{}
-	for i := range w.initial.Waves {
-		complete[w.initial.Waves[i].Name] = w.targetIsSame() && w.initial.Waves[i].State == autov1alpha1.RolloutWaveComplete
-	}
 	turns := map[string]bool{}
 	for i := range w.status.Turns {
 		turns[w.status.Turns[i].Stack] = true
@@ -113,14 +136,20 @@ func (w *walk) checkDrift() {
 		if !w.spec.Waves[i].NoDrift {
 			continue
 		}
+		was := w.stateBefore(w.spec.Waves[i].Name)
 		for _, m := range w.byWave[i] {
+			if m.State != waves.Updated {
+				continue
+			}
+			turn := turns[m.String()]
 			switch {
-			case m.State != waves.Updated || complete[w.spec.Waves[i].Name] && !turns[m.String()]:
+			case was == autov1alpha1.RolloutWaveComplete && !turn:
+			case m.Drift == nil && was == autov1alpha1.RolloutWaveSoaking && !turn:
 			case m.Drift == nil:
 				m.State = waves.CheckingDrift
 			case m.Drift.Problem != "":
 				m.State, m.Message, m.Drifted, m.Stalled = waves.Failing, m.Drift.Problem, true, m.Drift.Found
-				if !turns[m.String()] && len(w.status.Turns) < maxFailing {
+				if !turn && len(w.status.Turns) < maxFailing {
 					// The status was lost: it looks for drift again, and takes no place.
 					w.status.Turns = append(w.status.Turns, autov1alpha1.RolloutTurn{Stack: m.String(), Since: w.time()})
 				}
@@ -159,6 +188,36 @@ func (w *walk) checkMembers(wave int) {
 			m.State, m.Message, m.Stalled = waves.Failing, problem, true
 		}
 	}
+}
+
+// blockDependents lets Stacks that depend on ones which failed count as these do: they cannot be updated, and nothing else would say so.
+func (w *walk) blockDependents(members []*waves.Member) {
+	seen := map[*waves.Member]bool{}
+	for _, m := range members {
+		w.blockedBy(m, seen)
+	}
+}
+
+// blockedBy returns the Stack itself if it failed, or a Stack that failed and that it depends on, directly or not; nil when there is none.
+func (w *walk) blockedBy(m *waves.Member, seen map[*waves.Member]bool) *waves.Member {
+	switch {
+	case m.State == waves.Failing, m.State == waves.BrokenBefore:
+		return m
+	case m.State != waves.Waiting || len(m.DependsOn) == 0 || seen[m]:
+		return nil
+	}
+	seen[m] = true
+	for _, key := range m.DependsOn {
+		other := w.byName[key]
+		if other == nil || other.Wave > m.Wave {
+			continue
+		}
+		if failed := w.blockedBy(other, seen); failed != nil {
+			m.State, m.Stalled, m.Message = failed.State, failed.Stalled, fmt.Sprintf("depends on Stack %s, which failed", failed)
+			return failed
+		}
+	}
+	return nil
 }
 
 // soakLeft returns for how much longer the wave soaks. The last wave does not, because nothing waits for it.

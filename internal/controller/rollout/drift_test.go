@@ -159,7 +159,7 @@ func TestWhatAStackFindsWakesItsRollout(t *testing.T) {
 		return stack
 	}())
 	f.Expect(err).NotTo(HaveOccurred())
-	member := waves.Observe(kept.(*pulumiv1.Stack), &f.rollout.Status)
+	member := waves.Observe(kept.(*pulumiv1.Stack), f.rollout, &f.rollout.Status)
 	f.Expect(member.Drift).To(Equal(&waves.Drift{Problem: "drift", Found: true}), "the controller of another shard sees it, too")
 	f.Expect(kept.(*pulumiv1.Stack).Status.Drift.Resources).To(BeEmpty())
 	f.Expect(member.NamespacedName).To(Equal(types.NamespacedName{Namespace: "team", Name: "s0"}))

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -71,6 +72,7 @@ func newFleet(t *testing.T) *fleet {
 	f := &fleet{WithT: NewWithT(t), now: noon, rollout: &autov1alpha1.StackRollout{
 		Namespace: "platform", Name: "infrastructure", Generation: 1,
 		Spec: autov1alpha1.StackRolloutSpec{
+			SourceRef:         autov1alpha1.RolloutSource{Kind: sourcev1.GitRepositoryKind, Name: "infrastructure"},
 			AllowedNamespaces: &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromAll},
 			Waves: []autov1alpha1.RolloutWave{
 				{Name: "canary", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "canary"}}},
@@ -94,8 +96,11 @@ func (f *fleet) add(name string, canary bool) *pulumiv1.Stack {
 		stack.Labels = map[string]string{"tier": "canary"}
 	}
 	stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: f.rollout.Name, Namespace: f.rollout.Namespace}
+	stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{
+		Kind: sourcev1.GitRepositoryKind, Namespace: f.rollout.Namespace, Name: f.rollout.Spec.SourceRef.Name}}
 	f.stacks = append(f.stacks, stack)
 	succeed(stack, "a")
+	stack.Status.LastUpdate.LastResyncTime = metav1.NewTime(noon.Add(-24 * time.Hour))
 	return stack
 }
 
@@ -111,6 +116,9 @@ func succeed(stack *pulumiv1.Stack, letter string) {
 func unchanged(stack *pulumiv1.Stack, letter string) {
 	stack.Status.ObservedGeneration = stack.Generation
 	stack.Status.LastAppliedRevision, stack.Status.LastAttemptedRevision = revision(letter).Revision, revision(letter).Revision
+	if last := stack.Status.LastUpdate; last != nil {
+		last.LastAttemptedCommit, last.LastSuccessfulCommit = revision(letter).Digest, revision(letter).Digest
+	}
 	stack.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, ObservedGeneration: stack.Generation}}
 }
 
@@ -129,7 +137,7 @@ func fail(stack *pulumiv1.Stack, letter string) {
 func (f *fleet) decide() decision {
 	observeAgain := func(status *autov1alpha1.StackRolloutStatus) (members []*waves.Member) {
 		for _, stack := range f.stacks {
-			members = append(members, waves.Observe(stack, status))
+			members = append(members, waves.Observe(stack, f.rollout, status))
 		}
 		return members
 	}

@@ -1,9 +1,11 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,9 +68,7 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 	}
 	admitted := make([]*pulumiv1.Stack, 0, len(stacks))
 	refuse := func(stack *pulumiv1.Stack, message string) {
-		if len(o.refused) < maxRefused {
-			o.refused = append(o.refused, autov1alpha1.RolloutFailure{Stack: waves.Name(stack.Namespace, stack.Name), Message: message})
-		}
+		o.refused = append(o.refused, autov1alpha1.RolloutFailure{Stack: waves.Name(stack.Namespace, stack.Name), Message: message})
 	}
 	others := r.sourcesLike(ctx, rollout, found)
 	var known map[string]*namespace
@@ -87,10 +87,13 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 			admitted = append(admitted, stack)
 		}
 	}
+	// The cache has the Stacks in no order.
+	slices.SortFunc(o.refused, func(a, b autov1alpha1.RolloutFailure) int { return cmp.Compare(a.Stack, b.Stack) })
+	o.refused = o.refused[:min(len(o.refused), maxRefused)]
 	o.observeAgain = func(status *autov1alpha1.StackRolloutStatus) []*waves.Member {
 		members := make([]*waves.Member, len(admitted))
 		for i, stack := range admitted {
-			members[i] = waves.Observe(stack, status)
+			members[i] = waves.Observe(stack, rollout, status)
 			members[i].Behind = others.isBehind(stack, status)
 			members[i].NamespaceLabels = known[stack.Namespace].labels
 		}

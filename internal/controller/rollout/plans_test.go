@@ -120,5 +120,5 @@ func TestPlanWakesItsRollout(t *testing.T) {
 	kept, err := CacheTransform(approved)
 	f.Expect(err).NotTo(HaveOccurred())
 	f.Expect(kept.(*pulumiv1.Stack).Status.Plan.Summary).To(BeEmpty())
-	f.Expect(waves.Observe(kept.(*pulumiv1.Stack), &f.rollout.Status)).To(And(HaveField("Approval", true), HaveField("Approved", true)))
+	f.Expect(waves.Observe(kept.(*pulumiv1.Stack), f.rollout, &f.rollout.Status)).To(And(HaveField("Approval", true), HaveField("Approved", true)))
 }

@@ -85,7 +85,7 @@ func (r *Reconciler) keepForShard(ctx context.Context, rollout *autov1alpha1.Sta
 	}
 	var members []*waves.Member
 	for i := range stacks {
-		members = append(members, waves.Observe(&stacks[i], &rollout.Status))
+		members = append(members, waves.Observe(&stacks[i], rollout, &rollout.Status))
 	}
 	var needed []string
 	if len(members) > 0 {

@@ -147,12 +147,7 @@ func (w *walker) run(i int, letter string) {
 		}
 	}
 	most := int(w.rollout.Spec.MaxConcurrent.IntVal)
-	w.promise(count <= most || w.isStable(letter), "%d Stacks run %s for the first time, and maxConcurrent is %d", count, letter, most)
-}
-
-func (w *walker) isStable(letter string) bool {
-	stable := w.rollout.Status.Stable
-	return stable != nil && waves.Same(*stable, revision(letter))
+	w.promise(count <= most, "%d Stacks run %s for the first time, and maxConcurrent is %d", count, letter, most)
 }
 
 // end ends an update.
@@ -189,9 +184,6 @@ func (w *walker) reconcile() {
 	w.promise(d.wake != byTime || d.after > 0, "the decision %s waits for no time", d.reason)
 	target := w.target()
 	for i, stack := range w.stacks {
-		if w.isStable(target) {
-			w.released[i][target] = true
-		}
 		had := waves.HasTurn(before, stack.Namespace, stack.Name) && before.Target != nil && waves.Same(before.Target.RolloutRevision, *w.offer)
 		if has := waves.HasTurn(&w.rollout.Status, stack.Namespace, stack.Name); has && !had {
 			w.judgeTurn(i)
