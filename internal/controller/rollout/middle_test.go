@@ -359,6 +359,17 @@ func TestTurnThatCannotBeUsedIsTakenBack(t *testing.T) {
 	})
 }
 
+// staysHalted expects that the StackRollout is halted, and stays so when a Stack joins the first wave, which gets no turn.
+func (f *fleet) staysHalted() {
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+	joined := f.add("joined", true)
+	for range 3 {
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+		f.Expect(f.turns()).NotTo(ContainElement(joined))
+	}
+}
+
 // TestHaltedRolloutStaysHaltedWhenAStackJoins: a Stack that joins an earlier wave must not get what fails in a later one.
 func TestHaltedRolloutStaysHaltedWhenAStackJoins(t *testing.T) {
 	f := newFleet(t)
@@ -369,13 +380,7 @@ func TestHaltedRolloutStaysHaltedWhenAStackJoins(t *testing.T) {
 	f.decide()
 	fail(f.turns()[0], "b")
 	f.decide()
-	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
-	joined := f.add("joined", true)
-	for range 3 {
-		f.decide()
-		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
-		f.Expect(f.turns()).NotTo(ContainElement(joined))
-	}
+	f.staysHalted()
 }
 
 func TestCheckThatHaltsGoesOnToDoSoWhenAStackJoins(t *testing.T) {
@@ -385,13 +390,7 @@ func TestCheckThatHaltsGoesOnToDoSoWhenAStackJoins(t *testing.T) {
 	reports(f.stacks[7], "healthy", "false")
 	f.offers("b")
 	f.finish("b")
-	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
-	joined := f.add("joined", true)
-	for range 3 {
-		f.decide()
-		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
-		f.Expect(f.turns()).NotTo(ContainElement(joined))
-	}
+	f.staysHalted()
 }
 
 func TestVerdictIsAnnouncedWhateverCameBetween(t *testing.T) {

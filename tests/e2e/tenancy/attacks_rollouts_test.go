@@ -22,7 +22,7 @@ var rolloutAttacks = []attack{
 	{
 		name: "rollout-captures-others", promise: "rollouts",
 		does: "creates a StackRollout that admits all namespaces, selects the victim's Stack by its labels and has the URL of its source, and is suspended",
-		sees: "`SourceNotReady`: the commits of the victim are deployed at once, because its Stack does not name the StackRollout.",
+		sees: "`ArtifactNotFound`: the commits of the victim are deployed at once, because its Stack does not name the StackRollout.",
 		run:  captureOthers,
 	},
 	{
@@ -69,13 +69,13 @@ func captureOthers(a *attacker) {
 	rollout.Spec.Waves = []autov1alpha1.RolloutWave{{Name: "theirs", Stacks: &metav1.LabelSelector{}}, {Name: "rest"}}
 	a.create(rollout)
 	await(a, rollout, func(g Gomega, rollout *autov1alpha1.StackRollout) {
-		g.Expect(conditions.GetReason(rollout, meta.ReadyCondition)).To(Equal(pulumiv1.SourceNotReadyReason), "%+v", rollout.Status)
+		g.Expect(conditions.GetReason(rollout, meta.ReadyCondition)).To(Equal(pulumiv1.ArtifactNotFoundReason), "%+v", rollout.Status)
 		for _, wave := range rollout.Status.Waves {
 			g.Expect(wave.Stacks).To(BeZero())
 		}
 		g.Expect(rollout.Status.Refused).To(BeEmpty())
 	})
-	a.saw(pulumiv1.SourceNotReadyReason)
+	a.saw(pulumiv1.ArtifactNotFoundReason)
 	// The victim commits meanwhile, see TestTenants.
 	stack := &pulumiv1.Stack{}
 	a.Expect(system.Client.Get(a.ctx, a.victim.app.Key(), stack)).To(Succeed())
