@@ -64,7 +64,7 @@ spec:
   prune: true
   wait: true
   targetNamespace: NAMESPACE
-  sourceRef: {kind: GitRepository, name: fleet}
+  sourceRef: {kind: GitRepository, name: manifests}
 ---
 apiVersion: kustomize.toolkit.fluxcd.io/v1
 kind: Kustomization
@@ -77,7 +77,7 @@ spec:
   prune: true
   wait: true
   targetNamespace: NAMESPACE
-  sourceRef: {kind: GitRepository, name: fleet}
+  sourceRef: {kind: GitRepository, name: manifests}
 `
 
 // wavesAlert sets the status of the commit for the StackRollout alone.
@@ -131,7 +131,7 @@ func TestKustomizationIsReadyWhileWavesSoakAndFailsWithThem(t *testing.T) {
 	p.Create(p.Secret("git-token", map[string]string{"token": gitToken}))
 	p.apply(strings.ReplaceAll(wavesAlert, "MESSENGER", end.URL))
 	programs := p.repository(waves, systemtest.Returning(waves, 1))
-	fleet := p.repository("fleet", p.wavedFiles("0s"))
+	manifests := p.repository("manifests", p.wavedFiles("0s"))
 	p.apply(wavedKustomizations)
 	p.await(kustomizations, "stacks", status.CurrentStatus)
 	p.await(kustomizations, "complete", status.CurrentStatus)
@@ -139,7 +139,7 @@ func TestKustomizationIsReadyWhileWavesSoakAndFailsWithThem(t *testing.T) {
 	p.Expect(rollout.Status.Done).To(Equal(fmt.Sprintf("%[1]d/%[1]d", waved)))
 
 	// While the first wave soaks, both are ready, but one that waits for the condition Complete is not.
-	p.commit(fleet, "fleet", p.wavedFiles("1h"))
+	p.commit(manifests, "manifests", p.wavedFiles("1h"))
 	p.Eventually(func(g Gomega) {
 		p.Get(waves, rollout)
 		g.Expect(rollout.Spec.Waves[0].Soak).To(HaveField("Duration", time.Hour))
@@ -156,8 +156,10 @@ func TestKustomizationIsReadyWhileWavesSoakAndFailsWithThem(t *testing.T) {
 	p.Expect(conditions.IsReady(p.stack("stack-19"))).To(BeTrue(), "a Stack that waits is ready with what it has")
 	p.Expect(end.states(sha)).To(BeEmpty(), "it is decided when all have it")
 
-	// The end of the soak lets all others follow.
-	p.commit(fleet, "fleet", p.wavedFiles("0s"))
+	// Until its timeout, the Kustomization that waits applies nothing else, also no StackRollout with another soak. A promotion of all waves
+	// lets all others follow.
+	p.Create(&autov1alpha1.Approval{ObjectMeta: p.Meta("urgent"), Spec: autov1alpha1.ApprovalSpec{
+		Rollout: waves, Revision: rollout.Status.Target.Revision, Decision: autov1alpha1.ApprovalApprove, By: "admin"}})
 	p.awaitWaves(autov1alpha1.RolloutCompleteReason, sha)
 	p.await(kustomizations, "complete", status.CurrentStatus)
 	p.Eventually(func() []commitStatus { return end.states(sha) }).Should(ContainElement(HaveField("State", "success")))
