@@ -49,7 +49,7 @@ func (r *Reconciler) stacks() client.Reader {
 	return r.Client
 }
 
-// CacheTransform keeps of a Stack of any shard what a StackRollout has to know, and what a check may read: about 2 kB without outputs.
+// CacheTransform keeps of a Stack of any shard what a StackRollout has to know, and what a check may read: 2 to 3 kB without outputs.
 func CacheTransform(object any) (any, error) {
 	stack, ok := object.(*pulumiv1.Stack)
 	if !ok {

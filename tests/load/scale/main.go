@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/stack-controller/stack-controller/tests/framework/command"
@@ -57,13 +58,16 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	stacks := flags.Int("stacks", 2000, fmt.Sprintf("how many Stacks there are in the end, a multiple of %d", perTeam))
 	report := flags.String("report", "", "the page to write the results to, with its plots beside it; none when empty")
-	onlyFleet := flags.Bool("only-fleet", false, "measure nothing but creation, a commit and a restart, and write no page")
+	only := flags.String("only", "", "measure nothing but this, and write no page: fleet (creation, a commit, a restart) or waves; everything when empty")
 	apiProfile := flags.String("profile", "", "file for a profile of kube-apiserver's processor time during the first commit for all; none when empty")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *stacks < perTeam || *stacks%perTeam != 0 {
 		return fmt.Errorf("-stacks must be a multiple of %d, not %d", perTeam, *stacks)
+	}
+	if !slices.Contains([]string{"", "fleet", "waves"}, *only) {
+		return fmt.Errorf("-only must be fleet or waves, not %q", *only)
 	}
 	machine := &measure.Machine{}
 	if err := machine.MeasureLoad(ctx); err != nil {
@@ -75,7 +79,14 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		return err
 	}
 	r := &results{machine: machine, stacks: *stacks}
-	if !*onlyFleet {
+	if *only == "waves" {
+		if r.waves, err = s.waves(ctx); err != nil {
+			return err
+		}
+		_, err := fmt.Fprint(out, r.waves.text())
+		return err
+	}
+	if *only != "fleet" {
 		if err := s.others(ctx, r); err != nil {
 			return err
 		}
@@ -91,7 +102,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		}
 		r.growth = append(r.growth, g)
 	}
-	if *onlyFleet {
+	if *only == "fleet" {
 		_, err := fmt.Fprint(out, "\n", r.growthTables())
 		return err
 	}

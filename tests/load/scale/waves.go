@@ -29,16 +29,21 @@ const (
 	waveStacks, waveCount = 1000, 5
 	// waveLabel is the label with the index of the wave.
 	waveLabel = "wave"
-	// fewAtOnce and manyAtOnce are what maxConcurrent is: the default, and more than run at once anyway.
-	fewAtOnce, manyAtOnce = 10, 100
+	// fewAtOnce and manyAtOnce are what maxConcurrent is: less than run at once without it, and more than that.
+	fewAtOnce, manyAtOnce = 5, 100
 	// wavesName is the name of the StackRollout, its source and the project.
 	wavesName = "waves"
+	// heldPeriod is the time in which all Stacks that wait say so in their status, see docs/spec/v1/stacks.md.
+	heldPeriod = 10*time.Minute + 30*time.Second
 )
 
 // waved is what it costs that Stacks are updated in waves.
 type waved struct {
-	// plain is the cost of a commit without a StackRollout, held that of a commit for which all wait, few and many those of a commit in waves.
-	plain, held, few, many *cost
+	// plain is the cost of a commit without a StackRollout, held that of a commit for which all wait, waiting that of the time after it, few and
+	// many those of a commit in waves.
+	plain, held, waiting, few, many *cost
+	// heap is how much more memory the controller has once the Stacks belong to the StackRollout, after a garbage collection, in bytes.
+	heap int64
 	// parallelFew and parallelMany are how many updates ran at once at most.
 	parallelFew, parallelMany int
 	// ranBroken is how many Stacks were updated to a revision with which one of the second wave failed, and ranRevert to the one that reverted it.
@@ -71,11 +76,23 @@ func (s *scale) waves(ctx context.Context) (*waved, error) {
 	if w.plain, _, err = s.commit(ctx, []*team{t}); err != nil {
 		return nil, err
 	}
+	before, err := s.heap(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if err := s.join(ctx, t); err != nil {
 		return nil, fmt.Errorf("join the StackRollout: %w", err)
 	}
+	after, err := s.heap(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.heap = after - before
 	if w.held, err = s.commitHeld(ctx, t); err != nil {
 		return nil, fmt.Errorf("a commit that waits: %w", err)
+	}
+	if w.waiting, err = s.measureCost(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, heldPeriod) }); err != nil {
+		return nil, fmt.Errorf("wait for a turn: %w", err)
 	}
 	if w.few, w.parallelFew, err = s.inWaves(ctx, t, fewAtOnce, func(context.Context) error { return nil }); err != nil {
 		return nil, err
@@ -342,7 +359,7 @@ func (s *scale) ranOf() (map[string]int, error) {
 func (w *waved) text() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "\n## In waves\n\n%d Stacks follow one [StackRollout](spec/v1/stackrollouts.md) with %d waves of the same size and no soak. The second wave begins\n"+
-		"when the last update of the first one has ended, and so on.\n\n", waveStacks, waveCount)
+		"when the last update of the first one has ended, and so on. An update takes 0.2 s.\n\n", waveStacks, waveCount)
 	out.WriteString(row("a commit", "time", "updates at once, at most", "processor time of stack-controller per Stack", "requests of stack-controller per Stack",
 		"writes of the StackRollout") + "|---|---|---|---|---|---|\n")
 	for _, line := range []struct {
@@ -352,12 +369,15 @@ func (w *waved) text() string {
 	}{
 		{"without a StackRollout", "", w.plain},
 		{"for which all wait", "0", w.held},
-		{number("with maxConcurrent %d, the default", fewAtOnce), strconv.Itoa(w.parallelFew), w.few},
+		{"– they go on waiting", "0", w.waiting},
+		{number("with maxConcurrent %d", fewAtOnce), strconv.Itoa(w.parallelFew), w.few},
 		{number("with maxConcurrent %d", manyAtOnce), strconv.Itoa(w.parallelMany), w.many},
 	} {
 		out.WriteString(row(line.name, measure.Seconds(line.took), line.parallel, perStack(line.cpu[controller], waveStacks), number("%.1f", float64(line.sum())/waveStacks),
 			number("%d", rolloutWrites(line.cost))))
 	}
+	fmt.Fprintf(&out, "\nA Stack that waits says so in its status after 5 to 10 minutes. That they belong to the StackRollout needs %.1f kB more heap for each Stack.\n",
+		float64(w.heap)/1000/waveStacks)
 	fmt.Fprintf(&out, "\nWith maxConcurrent %d it takes %.2f times as long as without a StackRollout. With a revision that fails on one Stack of the second wave, %d Stacks "+
 		"were updated,\nnone of a later wave. The commit that reverted it was run by %d, and by no Stack that had not run the other one.\n",
 		manyAtOnce, w.many.took.Seconds()/w.plain.took.Seconds(), w.ranBroken, w.ranRevert)

@@ -1,8 +1,8 @@
 // Command stubpulumi replaces the pulumi CLI when thousands of Stacks are measured. It changes nothing and takes almost no time, so that
 // the measurement shows everything else. It answers the commands that the agent runs, reports the program's output as the engine does, and
 // logs each command, and the time of each update, in files beside the executable. An update fails if the program's output ends with "-fails-" and
-// the name of the stack. For a project whose name begins with "real" it runs the CLI to which the link "real"
-// beside the executable points.
+// the name of the stack. An update of the project "waves" takes a moment, so that it can be seen how many of them run at once. For a project whose
+// name begins with "real" it runs the CLI to which the link "real" beside the executable points.
 package main
 
 import (
@@ -23,6 +23,8 @@ const (
 	version = "v3.259.0"
 	// stackNotFound is the exit code of the CLI if the stack does not exist.
 	stackNotFound = 6
+	// slowProject is the project whose updates take updateTime.
+	slowProject, updateTime = "waves", 200 * time.Millisecond
 )
 
 var (
@@ -94,6 +96,9 @@ func (s *stub) command(args []string) (int, error) {
 		if _, err := os.Stat(state); err != nil {
 			fmt.Fprintf(os.Stderr, "error: no stack named '%s' found\n", s.stack)
 			return stackNotFound, nil
+		}
+		if s.project == slowProject {
+			time.Sleep(updateTime)
 		}
 		if command == "up" && strings.HasSuffix(s.value, "-fails-"+s.stack) {
 			return 0, errors.Join(s.noteTime(), errors.New("the program says that this stack fails"))
