@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/stack-controller/stack-controller/tests/framework/cluster"
 	"github.com/stack-controller/stack-controller/tests/framework/command"
@@ -30,6 +32,7 @@ type settings struct {
 	sharedWork  bool   // measure the work in goroutines that all tenants share
 	typescript  bool   // measure a program in TypeScript, in pods
 	agentVolume string // how the agent gets into pods, as --agent-image-volume of the controller
+	podParts    string // which parts of the pod runtime are measured, separated by commas; all when empty
 }
 
 func main() {
@@ -49,13 +52,33 @@ func parse(args []string) (settings, error) {
 	flags.BoolVar(&s.sharedWork, "shared-work", true, "measure the work in goroutines that all tenants share")
 	flags.BoolVar(&s.typescript, "typescript", true, "measure a program in TypeScript, in pods; its tools take long to build the first time")
 	flags.BoolVar(&s.pods, "pods", true, "measure the pod runtime, which needs root")
+	flags.StringVar(&s.podParts, "pod-parts", "", "which parts of the pod runtime are measured, of "+strings.Join(podParts, ",")+"; all when empty")
 	if err := flags.Parse(args); err != nil {
 		return s, err
+	}
+	for _, part := range s.parts() {
+		if !slices.Contains(podParts, part) {
+			return s, fmt.Errorf("-pod-parts: there is no %q, but %s", part, strings.Join(podParts, ", "))
+		}
+		if slices.Index(podParts, part) > slices.Index(podParts, "commits") && !slices.Contains(s.parts(), "commits") {
+			return s, fmt.Errorf("-pod-parts: %s needs commits", part)
+		}
 	}
 	if s.runs < 1 || s.artifactMiB < 1 || s.stacks < 1 || s.fleet < 1 {
 		return s, fmt.Errorf("-runs, -artifact-mib, -stacks and -fleet must be at least 1")
 	}
 	return s, nil
+}
+
+// podParts are the parts of the measurement of the pod runtime, in their order. Those after "commits" need it.
+var podParts = []string{"typescript", "coldstarts", "commits", "many", "idleness", "tenants"}
+
+// parts returns which parts of the pod runtime are measured.
+func (s settings) parts() []string {
+	if s.podParts != "" {
+		return strings.Split(s.podParts, ",")
+	}
+	return slices.DeleteFunc(slices.Clone(podParts), func(part string) bool { return part == "typescript" && !s.typescript })
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {

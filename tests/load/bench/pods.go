@@ -70,7 +70,7 @@ type podBench struct {
 // benchPods measures the pod runtime.
 func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
 	system, err := podsystem.Start(ctx, podsystem.Options{
-		Log: out, WithLanguages: s.typescript,
+		Log: out, WithLanguages: slices.Contains(s.parts(), "typescript"),
 		// The gate is for the tenant that causes as much load as it can.
 		ControllerArgs: []string{"--feature-gates=ExternalArtifact=true", "--agent-image-volume=" + s.agentVolume},
 	})
@@ -79,12 +79,16 @@ func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.W
 	}
 	defer func() { err = errors.Join(err, system.Stop()) }()
 	b := &podBench{settings: s, system: system, limits: limits, out: out, pods: restarts{}}
-	parts := []func(context.Context) error{b.coldStarts, b.commits, b.many, b.idleness, b.unrestarted, b.tenants}
-	if s.typescript {
-		parts = slices.Insert(parts, 0, b.typescript)
+	parts := map[string]func(context.Context) error{
+		"typescript": b.typescript, "coldstarts": b.coldStarts, "commits": b.commits, "many": b.many, "idleness": b.idleness, "tenants": b.tenants,
 	}
-	for _, part := range parts {
-		if err := part(ctx); err != nil {
+	for _, name := range s.parts() {
+		if name == "tenants" { // the tenant that causes load restarts what it can
+			if err := b.unrestarted(ctx); err != nil {
+				return err
+			}
+		}
+		if err := parts[name](ctx); err != nil {
 			return err
 		}
 	}
