@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -53,5 +54,19 @@ func draw(path string) error {
 	if err := plotutil.AddLinePoints(p, series...); err != nil {
 		return err
 	}
+	// There is space for the last numbers and the names.
+	p.X.Max, p.Y.Max = 1.05*p.X.Max, 1.2*p.Y.Max
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(ticks), plot.TickerFunc(ticks)
 	return p.Save(16*vg.Centimeter, 9*vg.Centimeter, path)
+}
+
+// ticks are the usual ones, with whole numbers.
+func ticks(from, to float64) []plot.Tick {
+	ticks := plot.DefaultTicks{}.Ticks(from, to)
+	for i := range ticks {
+		if ticks[i].Label != "" {
+			ticks[i].Label = strconv.FormatFloat(ticks[i].Value, 'f', -1, 64)
+		}
+	}
+	return ticks
 }
