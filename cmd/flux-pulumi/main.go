@@ -23,6 +23,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	return command.Main(ctx, command.Environment{
 		Version: version, Program: os.Args[0], ControllerImage: controllerImage, AgentImage: agentImage, In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now,
 	}, os.Args[1:])

@@ -43,7 +43,7 @@ type Options struct {
 	Client client.Client
 	// Namespace is the namespace whose objects are handed back; empty means all.
 	Namespace string
-	// ControllerNamespace is where the controllers run, and hold their leases.
+	// ControllerNamespace is where the controllers run. Their leases are looked for there, or in all namespaces when Namespace is empty.
 	ControllerNamespace string
 	// DryRun only reports what would be done. The API server checks the requests, but stores nothing.
 	DryRun bool
@@ -93,11 +93,15 @@ func Run(ctx context.Context, options Options) error {
 	return errors.Join(h.failures...)
 }
 
-// requireStoppedController fails while a controller, also one of a shard, holds its lease: it would take the objects back at once.
+// requireStoppedController fails while a controller, also one of a shard, holds its lease: it would take the objects back at once. When all
+// objects are handed back, it does not matter where the controller runs.
 func (h *handBack) requireStoppedController(ctx context.Context) error {
-	leases := &coordinationv1.LeaseList{}
-	if err := h.Client.List(ctx, leases, client.InNamespace(h.ControllerNamespace)); err != nil {
-		return fmt.Errorf("list the leases in the namespace %s, which say whether stack-controller runs: %w", h.ControllerNamespace, err)
+	leases, namespace := &coordinationv1.LeaseList{}, h.ControllerNamespace
+	if h.Namespace == "" {
+		namespace = ""
+	}
+	if err := h.Client.List(ctx, leases, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("list the leases, which say whether stack-controller runs: %w", err)
 	}
 	if holders := shard.Holders(leases.Items, time.Now()); len(holders) > 0 {
 		return fmt.Errorf("stack-controller still runs: %s; scale its Deployments to 0 and try again, nothing was changed", strings.Join(holders, ", "))

@@ -315,6 +315,8 @@ func TestNothingIsChangedWhileTheControllerRuns(t *testing.T) {
 	before := s.versions()
 	_, err := s.run(here)
 	s.Expect(err).To(MatchError(And(ContainSubstring("still runs: stack-controller-0"), ContainSubstring("scale its Deployments to 0"))))
+	_, err = s.run(here, dryRun, func(o *Options) { o.Namespace, o.ControllerNamespace = "", controllerNamespace })
+	s.Expect(err).To(MatchError(ContainSubstring("still runs: stack-controller-0")), "in whatever namespace")
 	s.Expect(s.versions()).To(Equal(before))
 
 	lease.Spec.RenewTime = &metav1.MicroTime{Time: now.Add(-time.Hour)}

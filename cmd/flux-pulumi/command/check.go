@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,8 +21,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
-// controllerLabel is a label of the Deployment of stack-controller, however it was installed.
-const controllerLabel = "app.kubernetes.io/name"
+// controllerLabel and componentLabel are labels of the Deployment of stack-controller, see isOurs.
+const (
+	controllerLabel = "app.kubernetes.io/name"
+	componentLabel  = "app.kubernetes.io/component"
+)
 
 // right is a permission that a user needs, and the commands that need it.
 type right struct {
@@ -38,12 +42,19 @@ func rights() []right {
 		{verb: "get", group: stacks, resource: "stacks", needs: "all other commands"},
 		{verb: "watch", group: stacks, resource: "stacks", needs: "get --watch"},
 		{verb: "patch", group: stacks, resource: "stacks", needs: "reconcile, suspend, resume and cancel"},
+		{verb: "list", group: stacks, resource: "programs", needs: "get"},
 		{verb: "list", group: auto, resource: "workspaces", needs: "get"},
 		{verb: "get", group: auto, resource: "workspaces", needs: "tree, explain and logs"},
 		{verb: "list", group: auto, resource: "updates", needs: "get and tree"},
 		{verb: "get", group: auto, resource: "updates", needs: "progress, explain and logs"},
 		{verb: "create", group: auto, resource: "updates", needs: "diff"},
 		{verb: "delete", group: auto, resource: "updates", needs: "diff"},
+		{verb: "create", group: auto, resource: "approvals", needs: "plan approve, plan reject, rollout promote, rollout reject and rollout approve"},
+		{verb: "get", group: auto, resource: "approvals", needs: "the same"},
+		{verb: "list", group: auto, resource: "stackrollouts", needs: "get"},
+		{verb: "get", group: auto, resource: "stackrollouts", needs: "rollout and explain"},
+		{verb: "patch", group: auto, resource: "stackrollouts", needs: "rollout suspend and rollout resume"},
+		{verb: "get", resource: "secrets", needs: "plan show --diff"},
 		{verb: "get", group: source, resource: "gitrepositories", needs: "reconcile --with-source, tree and explain"},
 		{verb: "patch", group: source, resource: "gitrepositories", needs: "reconcile --with-source"},
 		{verb: "list", resource: "events", needs: "events"},
@@ -129,11 +140,12 @@ func (s *session) checkKind(c *cluster, kind schema.GroupVersionKind, needed boo
 // checkController returns what is wrong with the controller: with its Deployments, or if there is none, with one outside of the cluster.
 func (s *session) checkController(ctx context.Context, c *cluster) (missing []string) {
 	found := &appsv1.DeploymentList{}
-	switch err := c.list(ctx, found, client.MatchingLabels{controllerLabel: "stack-controller"}); {
-	case err != nil:
+	if err := c.list(ctx, found); err != nil {
 		s.log.Warning("the controller cannot be checked: %s", err)
 		return nil
-	case len(found.Items) == 0:
+	}
+	found.Items = slices.DeleteFunc(found.Items, func(deployment appsv1.Deployment) bool { return !isOurs(&deployment) })
+	if len(found.Items) == 0 {
 		return s.checkOutside(ctx, c)
 	}
 	for i := range found.Items {

@@ -134,17 +134,35 @@ func isTerminal(in io.Reader) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// confirm asks the question, and returns an error with the refusal unless the answer is yes.
-func (s *session) confirm(question, refusal string) error {
-	fmt.Fprintf(s.log, "%s [y/N] ", question)
-	answer, err := bufio.NewReader(io.LimitReader(s.In, 1024)).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
+// confirm asks the question, and returns an error with the refusal unless the answer is yes. An interruption ends the wait for the answer.
+func (s *session) confirm(ctx context.Context, question, refusal string) error {
+	fmt.Fprintf(s.log, "%s [y/N] ", print.Clean(question))
+	var answer string
+	err := interruptible(ctx, func() (err error) {
+		answer, err = bufio.NewReader(io.LimitReader(s.In, 1024)).ReadString('\n')
+		return err
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil && !errors.Is(err, io.EOF):
 		return fmt.Errorf("read the answer: %w", err)
-	}
-	if !strings.EqualFold(strings.TrimSpace(answer), "y") {
+	case !strings.EqualFold(strings.TrimSpace(answer), "y"):
 		return errors.New(refusal)
 	}
 	return nil
+}
+
+// interruptible returns when do does or when the context ends. do goes on then, so what it writes must not be read.
+func interruptible(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // usage returns the failure for an invalid command line.

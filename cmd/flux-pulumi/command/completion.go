@@ -19,6 +19,13 @@ func (s *session) completeNames(kind kind) completion {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
+		return s.completeFlag(kind)(cmd, args, begun)
+	}
+}
+
+// completeFlag completes the value of a flag to the name of an object of the kind.
+func (s *session) completeFlag(kind kind) completion {
+	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		c, err := s.connect()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
@@ -41,7 +48,8 @@ func (c *cluster) complete(
 ) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	if err := c.list(ctx, list, options...); err != nil {
+	// The first call asks which kinds there are, which has no context.
+	if err := interruptible(ctx, func() error { return c.list(ctx, list, options...) }); err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	var names []string

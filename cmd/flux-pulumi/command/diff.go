@@ -61,6 +61,9 @@ func (s *session) diffStack(ctx context.Context, c *cluster, stack *pulumiv1.Sta
 	if err != nil {
 		return err
 	}
+	if isEdited(stack) {
+		s.log.Warning("the Stack %q was edited since its last update: the preview has the configuration and the environment that it had then", stack.Name)
+	}
 	s.log.Step("creating a preview of revision %s", short(preview.Spec.Source.Revision))
 	if err := c.create(ctx, preview); err != nil {
 		return err
@@ -83,6 +86,20 @@ func (s *session) diffStack(ctx context.Context, c *cluster, stack *pulumiv1.Sta
 		return failed(exitNotReady, "the preview failed: %s", short(preview.Status.Message))
 	}
 	return s.showDiff(preview, options.exitCode)
+}
+
+// isEdited reports whether the specification of the Stack is another one than in its last update. That it was suspended is an edit that does
+// not matter.
+func isEdited(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	if last == nil {
+		return false
+	}
+	edits := stack.Generation - last.Generation
+	if stack.Spec.Suspend {
+		edits--
+	}
+	return edits > 0
 }
 
 // previewOf returns an Update that previews what the next update of the Stack would do with the artifact of a source. Its options are those of
@@ -148,7 +165,7 @@ func (c *cluster) artifactOf(
 		SourceRef: &meta.NamespacedObjectKindReference{
 			APIVersion: source.GetAPIVersion(), Kind: source.GetKind(), Namespace: source.GetNamespace(), Name: source.GetName(),
 		},
-		Digest: digest, Revision: revision, Dir: last.Dir,
+		Digest: digest, Revision: revision, Dir: stack.Spec.FluxSource.Dir,
 	}, nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +15,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -46,7 +49,7 @@ func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reade
 	request := pods.RESTClient().Get().Resource("pods").Namespace(stack.Namespace).Name(pod).SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 		Container: autov1alpha1.PulumiContainerName, Command: command, Stdin: in != nil, Stdout: true, Stderr: true,
 	}, scheme.ParameterCodec)
-	executor, err := remotecommand.NewWebSocketExecutor(c.config, "GET", request.URL().String())
+	executor, err := c.executor(request.URL())
 	if err != nil {
 		return fmt.Errorf("prepare a command in pod %s/%s: %w", stack.Namespace, pod, err)
 	}
@@ -56,6 +59,22 @@ func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reade
 		return fmt.Errorf("pulumi %s failed in pod %s/%s: %s", strings.Join(args, " "), stack.Namespace, pod, print.Clean(complaint.String()))
 	}
 	return explained(err, "run pulumi in pod %s/%s", stack.Namespace, pod)
+}
+
+// executor runs a command by a websocket, or as older clients do where a proxy or the API server refuses that. It is how kubectl does it: the
+// one needs the verb get, since Kubernetes 1.35 also create, and the other the verb create.
+func (c *cluster) executor(address *url.URL) (remotecommand.Executor, error) {
+	websocket, err := remotecommand.NewWebSocketExecutor(c.config, http.MethodGet, address.String())
+	if err != nil {
+		return nil, err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(c.config, http.MethodPost, address)
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(websocket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
 }
 
 // tail keeps the last bytes that are written to it.

@@ -15,9 +15,12 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/yaml"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/config"
 )
@@ -47,8 +50,8 @@ func (s *session) install() *cobra.Command {
 			if i.controller == "" || i.agent == "" {
 				return usage(cmd, errors.New("this build belongs to no release: name its images with --image and --agent-image"))
 			}
-			if namespace := *s.flags.Namespace; namespace != "" && namespace != config.Namespace {
-				return usage(cmd, fmt.Errorf("it is installed in the namespace %s: for another one, make an overlay of config/default", config.Namespace))
+			if err := s.expectOwnNamespace(cmd); err != nil {
+				return err
 			}
 			objects, err := config.Objects(i.controller, i.agent)
 			if err != nil {
@@ -67,6 +70,15 @@ func (s *session) install() *cobra.Command {
 	cmd.Flags().BoolVar(&i.export, "export", false, "Print the manifests instead.")
 	cmd.Flags().DurationVar(&i.timeout, "timeout", defaultTimeout, "The longest time to wait.")
 	return cmd
+}
+
+// expectOwnNamespace returns an error if the user names another namespace than that of the manifests.
+func (s *session) expectOwnNamespace(cmd *cobra.Command) error {
+	if namespace := *s.flags.Namespace; namespace != "" && namespace != config.Namespace {
+		return usage(cmd, fmt.Errorf("%s is for the installation in the namespace %s: for another one, make an overlay of config/default",
+			cmd.Name(), config.Namespace))
+	}
+	return nil
 }
 
 func (s *session) exportObjects(objects []*unstructured.Unstructured) error {
@@ -154,17 +166,16 @@ func (s *session) checkFlux(ctx context.Context, c *cluster) {
 func checkOther(deployment *appsv1.Deployment) error {
 	key, labels := client.ObjectKeyFromObject(deployment), deployment.Labels
 	switch {
-	case strings.Contains(imageOf(deployment), operatorName) && replicasOf(deployment) > 0:
+	case isOperator(deployment) && replicasOf(deployment) > 0:
 		return fmt.Errorf("the Pulumi Kubernetes Operator runs in Deployment %s: two controllers must not work on the same Stacks. See 'migrate --help'", key)
-	case labels[controllerLabel] != controllerName:
+	case !isOurs(deployment):
 		return nil
 	case key != client.ObjectKey{Namespace: config.Namespace, Name: controllerName}:
 		return fmt.Errorf("stack-controller is installed as Deployment %s, not by this program", key)
 	case labels["app.kubernetes.io/managed-by"] == "Helm":
 		return fmt.Errorf("stack-controller was installed with Helm: upgrade it with 'helm upgrade'")
-	case labels["kustomize.toolkit.fluxcd.io/name"] != "":
-		return fmt.Errorf("stack-controller was installed by Flux: change Kustomization %s/%s, or its source",
-			labels["kustomize.toolkit.fluxcd.io/namespace"], labels["kustomize.toolkit.fluxcd.io/name"])
+	case restoringOwner(deployment) != "":
+		return fmt.Errorf("stack-controller was installed by %s: change that, or its source", restoringOwner(deployment))
 	}
 	return nil
 }
@@ -248,11 +259,16 @@ func (s *session) uninstall() *cobra.Command {
 		Use: "uninstall", Short: "Uninstall stack-controller",
 		Long: "Delete the objects that install applies, with the custom resource definitions, and so all Programs, Workspaces,\n" +
 			"Updates, Approvals and StackRollouts. It refuses while there are Stacks: delete them first, so that the\n" +
-			"controller can destroy what they have deployed, if they say so.",
+			"controller can destroy what they have deployed, if they say so. It also refuses while an Update has not ended.",
 		Args: arguments(cobra.NoArgs),
-		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
-			return s.removeInstallation(ctx, c, yes, timeout)
-		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := s.expectOwnNamespace(cmd); err != nil {
+				return err
+			}
+			return s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
+				return s.removeInstallation(ctx, c, yes, timeout)
+			})(cmd, args)
+		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask.")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait.")
@@ -260,14 +276,14 @@ func (s *session) uninstall() *cobra.Command {
 }
 
 func (s *session) removeInstallation(ctx context.Context, c *cluster, yes bool, timeout time.Duration) error {
-	if err := c.expectNoStacks(ctx); err != nil {
+	if err := c.expectNothingLeft(ctx); err != nil {
 		return err
 	}
 	if err := c.checkOthers(ctx); err != nil {
 		return err
 	}
 	if !yes {
-		if err := s.confirm("This deletes stack-controller with all Programs, Workspaces, Updates, Approvals and StackRollouts. Do you want it?", "nothing was deleted"); err != nil {
+		if err := s.confirm(ctx, "This deletes stack-controller with all Programs, Workspaces, Updates, Approvals and StackRollouts. Do you want it?", "nothing was deleted"); err != nil {
 			return err
 		}
 	}
@@ -283,8 +299,8 @@ func (s *session) removeInstallation(ctx context.Context, c *cluster, yes bool, 
 			return err
 		}
 	}
-	// Without a controller, a Stack that somebody has created meanwhile would never go.
-	if err := c.expectNoStacks(ctx); err != nil {
+	// Without a controller, a Stack or an Update that somebody has created meanwhile would never go.
+	if err := c.expectNothingLeft(ctx); err != nil {
 		return fmt.Errorf("the controller is gone, but %w. To go on, run install again", err)
 	}
 	for _, definition := range objects[first:] {
@@ -309,20 +325,32 @@ func (s *session) removeInstallation(ctx context.Context, c *cluster, yes bool, 
 	return err
 }
 
-// expectNoStacks returns an error if the cluster has Stacks.
-func (c *cluster) expectNoStacks(ctx context.Context) error {
-	stacks := &pulumiv1.StackList{}
-	switch err := c.list(ctx, stacks); {
-	case apimeta.IsNoMatchError(err), apierrors.IsNotFound(err):
+// expectNothingLeft returns an error if the cluster has Stacks, or Updates that have not ended. Only a controller lets them go.
+func (c *cluster) expectNothingLeft(ctx context.Context) error {
+	left := func(what string, list client.ObjectList, is func(client.Object) bool) error {
+		var names []string
+		switch err := c.list(ctx, list); {
+		case apimeta.IsNoMatchError(err), apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return err
+		}
+		_ = apimeta.EachListItem(list, func(item runtime.Object) error { // fails for what is not a list
+			if object := item.(client.Object); is(object) {
+				names = append(names, client.ObjectKeyFromObject(object).String())
+			}
+			return nil
+		})
+		if len(names) > 0 {
+			return fmt.Errorf("there are %s (%d): %s", what, len(names), shorten(names))
+		}
 		return nil
-	case err != nil:
+	}
+	if err := left("Stacks", &pulumiv1.StackList{}, func(client.Object) bool { return true }); err != nil {
 		return err
-	case len(stacks.Items) == 0:
-		return nil
 	}
-	names := make([]string, 0, len(stacks.Items))
-	for i := range stacks.Items {
-		names = append(names, client.ObjectKeyFromObject(&stacks.Items[i]).String())
-	}
-	return fmt.Errorf("there are Stacks (%d): %s", len(names), shorten(names))
+	return left("Updates that have not ended", &autov1alpha1.UpdateList{}, func(object client.Object) bool {
+		update := object.(*autov1alpha1.Update)
+		return controllerutil.ContainsFinalizer(update, pulumiv1.Finalizer) || update.HasStarted() && !update.IsComplete()
+	})
 }

@@ -53,7 +53,7 @@ func (s *session) logs() *cobra.Command {
 	flags.BoolVarP(&options.follow, "follow", "f", true, "Go on while the update runs.")
 	flags.BoolVar(&options.whole, "agent", false, "Show what the agent logs about the update, too.")
 	flags.BoolVar(&options.withTime, "timestamps", false, "Show when each line was printed.")
-	_ = cmd.RegisterFlagCompletionFunc("update", s.completeNames(updates())) // fails for a flag that does not exist
+	_ = cmd.RegisterFlagCompletionFunc("update", s.completeFlag(updates())) // fails for a flag that does not exist
 	return group("logs", "Show what Pulumi prints", cmd)
 }
 

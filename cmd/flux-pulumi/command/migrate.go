@@ -15,6 +15,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/config"
 	"github.com/stack-controller/stack-controller/internal/migrate"
 )
 
@@ -107,7 +108,14 @@ func (c *cluster) running(ctx context.Context) (names []string, err error) {
 
 // isController reports whether the Deployment is one of the operator or of stack-controller.
 func isController(deployment *appsv1.Deployment) bool {
-	return isOperator(deployment) || deployment.GetLabels()[controllerLabel] == "stack-controller"
+	return isOperator(deployment) || isOurs(deployment)
+}
+
+// isOurs reports whether the Deployment runs stack-controller, however it was installed. A chart with nameOverride has another name in
+// controllerLabel.
+func isOurs(deployment *appsv1.Deployment) bool {
+	labels := deployment.GetLabels()
+	return labels[componentLabel] == controllerName || labels[controllerLabel] == controllerName
 }
 
 // isOperator reports whether the Deployment runs the operator.
@@ -146,8 +154,8 @@ func (s *session) migrateBack() *cobra.Command {
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Say what would be done, and change nothing.")
 	cmd.Flags().StringSliceVar(&accept, "accept", nil,
 		"The objects, as KIND/NAMESPACE/NAME, with which the operator may do what they forbid. --dry-run names them.")
-	cmd.Flags().StringVar(&controller, "controller-namespace", "flux-system",
-		"The namespace of stack-controller, where its leases say whether it runs.")
+	cmd.Flags().StringVar(&controller, "controller-namespace", config.Namespace,
+		"The namespace of stack-controller. Without --namespace, no controller may run in any namespace.")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait for pods to end.")
 	return cmd
 }

@@ -297,7 +297,7 @@ func (s *session) confirmPlan(
 		if err := s.printPlan(ctx, c, stack, false); err != nil {
 			return err
 		}
-		return s.confirm(fmt.Sprintf("%s this plan?", decision), "nothing was decided")
+		return s.confirm(ctx, fmt.Sprintf("%s this plan?", decision), "nothing was decided")
 	}
 	_, err := c.planOf(ctx, stack)
 	if err == nil && stack.Status.Plan.Digest != digest {

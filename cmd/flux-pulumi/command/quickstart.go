@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,6 +49,9 @@ func (s *session) quickstart() *cobra.Command {
 			"the Stack is deployed, and show it. It needs no account and no provider. With --delete, all of it is deleted again.",
 		Args: arguments(cobra.NoArgs),
 		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
+			if namespace := *s.flags.Namespace; namespace != "" && namespace != quickstartNamespace {
+				return failed(exitUsage, "the example is in the namespace %s", quickstartNamespace)
+			}
 			c.namespace = quickstartNamespace
 			if remove {
 				return s.endQuickstart(ctx, c, timeout)
@@ -62,6 +66,9 @@ func (s *session) quickstart() *cobra.Command {
 }
 
 func (s *session) beginQuickstart(ctx context.Context, c *cluster, image string, timeout time.Duration) error {
+	if err := c.list(ctx, &pulumiv1.StackList{}, client.InNamespace(quickstartNamespace)); err != nil {
+		return err // stack-controller is not installed
+	}
 	switch found, err := c.quickstartNamespace(ctx); {
 	case err != nil:
 		return err
@@ -172,7 +179,10 @@ func (s *session) endQuickstart(ctx context.Context, c *cluster, timeout time.Du
 	for _, object := range []client.Object{&pulumiv1.Stack{Namespace: quickstartNamespace, Name: quickstartName}, namespace} {
 		name := c.kindOf(object) + " " + object.GetName()
 		s.log.Step("deleting %s", name)
-		if err := c.remove(ctx, object); err != nil {
+		switch err := c.remove(ctx, object); {
+		case apimeta.IsNoMatchError(err): // stack-controller is not installed
+			continue
+		case err != nil:
 			return err
 		}
 		err := s.await(ctx, timeout, "the end of "+name, func(ctx context.Context) (progress, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -147,6 +148,10 @@ func (s *session) reconcileSource(ctx context.Context, c *cluster, stack *pulumi
 	if suspended, _, _ := unstructured.NestedBool(source.Object, "spec", "suspend"); suspended {
 		return fmt.Errorf("%s %q is suspended: resume it first", source.GetKind(), source.GetName())
 	}
+	if source.GetKind() == sourcev1.ExternalArtifactKind {
+		s.log.Step("%s %s is published by another controller, which decides when", source.GetKind(), source.GetName())
+		return nil
+	}
 	request, err := s.request(ctx, c, source)
 	if err != nil {
 		return err
@@ -169,7 +174,7 @@ func (s *session) reconcileSource(ctx context.Context, c *cluster, stack *pulumi
 // fetched returns the progress of the source with the request.
 func fetched(source *unstructured.Unstructured, request string) (progress, error) {
 	handled, _, _ := unstructured.NestedString(source.Object, "status", "lastHandledReconcileAt")
-	if handled != request {
+	if !isHandled(handled, request, source) {
 		return progress{state: "waiting for the controller of the source"}, nil
 	}
 	result, err := status.Compute(source)

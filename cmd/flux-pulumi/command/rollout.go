@@ -132,7 +132,7 @@ func (s *session) printRollout(rollout *autov1alpha1.StackRollout) {
 	table.Write(rows...)
 	if conditions.GetReason(rollout, meta.ReadyCondition) == autov1alpha1.PromotionRequiredReason {
 		s.out.Line("")
-		s.out.Line("To promote it: %s rollout promote %s -n %s --revision %s", invocation(s.Program), rollout.Name, rollout.Namespace, status.Target.Revision)
+		s.out.Line("To promote it: %s rollout promote %s -n %s --revision %s", invocation(s.Program), rollout.Name, rollout.Namespace, print.Clean(status.Target.Revision))
 	}
 	for _, failing := range status.Failing {
 		s.log.Warning("%s fails: %s", failing.Stack, print.Clean(failing.Message))
@@ -211,7 +211,7 @@ func (s *session) releaseStack() *cobra.Command {
 		if err := c.read(ctx, key, rollout); err != nil {
 			return err
 		}
-		target, err := s.targetOf(rollout, revision, "release")
+		target, err := s.targetOf(ctx, rollout, revision, "release")
 		if err != nil {
 			return err
 		}
@@ -246,7 +246,7 @@ func (s *session) namesRevision(cmd *cobra.Command, options promotion) error {
 func (s *session) decideOnRevision(
 	ctx context.Context, c *cluster, rollout *autov1alpha1.StackRollout, decision autov1alpha1.ApprovalDecision, options promotion,
 ) error {
-	target, err := s.targetOf(rollout, options.revision, string(decision))
+	target, err := s.targetOf(ctx, rollout, options.revision, string(decision))
 	if err != nil {
 		return err
 	}
@@ -272,14 +272,14 @@ func (s *session) decideOnRevision(
 }
 
 // targetOf returns the target of the StackRollout, which is the revision that was looked at: the user named it, or says so now.
-func (s *session) targetOf(rollout *autov1alpha1.StackRollout, revision, verb string) (*autov1alpha1.RolloutTarget, error) {
+func (s *session) targetOf(ctx context.Context, rollout *autov1alpha1.StackRollout, revision, verb string) (*autov1alpha1.RolloutTarget, error) {
 	target := rollout.Status.Target
 	switch {
 	case target == nil:
 		return nil, failed(exitNotReady, "StackRollout %q has no revision yet", rollout.Name)
 	case revision == "":
 		s.printRollout(rollout)
-		return target, s.confirm(fmt.Sprintf("%s %s?", verb, target.Revision), "nothing was decided")
+		return target, s.confirm(ctx, fmt.Sprintf("%s %s?", verb, target.Revision), "nothing was decided")
 	case !waves.Same(target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: revision}):
 		return nil, failed(exitNotReady, "StackRollout %q rolls out another revision by now: %s", rollout.Name, target.Revision)
 	}
@@ -307,7 +307,7 @@ func (s *session) suspendRollout(use, short string, suspend bool) *cobra.Command
 		if err := c.change(ctx, before, rollout); err != nil {
 			return err
 		}
-		s.log.Success("StackRollout %s: %sd", rollout.Name, use)
+		s.log.Success("StackRollout %s %s", rollout.Name, map[bool]string{true: "suspended", false: "resumed"}[suspend])
 		return nil
 	})
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
@@ -28,23 +29,40 @@ func (s *session) exportState() *cobra.Command {
 		Long: "Write the state of a Stack's Pulumi stack to a file, with 'pulumi stack export' in the pod of its Workspace.",
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) (err error) {
-		out, command := io.Writer(s.out), []string{"stack", "export"}
+		command := []string{"stack", "export"}
 		if secrets {
 			command = append(command, "--show-secrets")
 		}
-		if file != "" {
-			opened, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-			if err != nil {
-				return fmt.Errorf("write the state: %w", err)
-			}
-			defer func() { err = errors.Join(err, opened.Close()) }()
-			out = opened
+		export := func(out io.Writer) error { return c.pulumi(ctx, stack, nil, out, command...) }
+		if file == "" {
+			return export(s.out)
 		}
-		return c.pulumi(ctx, stack, nil, out, command...)
+		return replaceFile(file, export)
 	})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "The file; the standard output without it.")
 	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "Write secrets in clear.")
 	return cmd
+}
+
+// replaceFile writes a file that only its owner may read. A file that exists stays as it is until write has succeeded.
+func replaceFile(path string, write func(io.Writer) error) (err error) {
+	var out *os.File
+	if info, statErr := os.Stat(path); statErr == nil && !info.Mode().IsRegular() {
+		out, err = os.OpenFile(path, os.O_WRONLY, 0) // such as a pipe
+	} else if out, err = os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*"); err == nil {
+		defer func() {
+			if err == nil {
+				err = os.Rename(out.Name(), path)
+			}
+			if err != nil {
+				err = errors.Join(err, os.Remove(out.Name()))
+			}
+		}()
+	}
+	if err != nil {
+		return fmt.Errorf("write the state: %w", err)
+	}
+	return errors.Join(write(out), out.Close())
 }
 
 func (s *session) importState() *cobra.Command {
@@ -89,7 +107,7 @@ func (s *session) unlock() *cobra.Command {
 		if err := c.refuseRunning(ctx, stack); err != nil {
 			return err
 		}
-		if err := s.confirmUnlock(cmd, stack, yes); err != nil {
+		if err := s.confirmUnlock(ctx, cmd, stack, yes); err != nil {
 			return err
 		}
 		if err := c.pulumi(ctx, stack, nil, io.Discard, "cancel", "--yes"); err != nil {
@@ -117,7 +135,7 @@ func (c *cluster) refuseRunning(ctx context.Context, stack *pulumiv1.Stack) erro
 }
 
 // confirmUnlock shows who holds the lock, and asks for confirmation.
-func (s *session) confirmUnlock(cmd *cobra.Command, stack *pulumiv1.Stack, yes bool) error {
+func (s *session) confirmUnlock(ctx context.Context, cmd *cobra.Command, stack *pulumiv1.Stack, yes bool) error {
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
 	if condition != nil && condition.Reason == pulumiv1.UpdateConflictReason {
 		s.log.Warning("%s", short(condition.Message))
@@ -130,5 +148,5 @@ func (s *session) confirmUnlock(cmd *cobra.Command, stack *pulumiv1.Stack, yes b
 	if !isTerminal(s.In) {
 		return usage(cmd, errors.New("without a terminal, confirm with --yes"))
 	}
-	return s.confirm(fmt.Sprintf("Is the holder gone, and shall all locks of %s be released?", stack.Spec.Stack), "nothing was released")
+	return s.confirm(ctx, fmt.Sprintf("Is the holder gone, and shall all locks of %s be released?", stack.Spec.Stack), "nothing was released")
 }

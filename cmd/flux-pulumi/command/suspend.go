@@ -50,6 +50,9 @@ func (s *session) stackCommand(short, long string, run func(context.Context, *cl
 			if err != nil {
 				return err
 			}
+			if len(found) == 0 {
+				s.log.Warning("there are no Stacks in namespace %s", c.namespace)
+			}
 			return run(ctx, c, found)
 		}),
 	}
@@ -78,6 +81,7 @@ func (s *session) suspendStack(ctx context.Context, c *cluster, stack *pulumiv1.
 	s.log.Step("suspending Stack %s in %s namespace", stack.Name, stack.Namespace)
 	before := stack.DeepCopy()
 	stack.Spec.Suspend = true
+	delete(stack.Annotations, pulumiv1.CancelUpdateAnnotation) // which an earlier cancel may have left
 	if err := c.change(ctx, before, stack); err != nil {
 		return err
 	}

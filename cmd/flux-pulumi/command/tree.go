@@ -50,6 +50,8 @@ type treeOf struct {
 	cluster   *cluster
 	limit     int
 	resources bool
+	// shown are the Stacks whose dependencies are in the tree already.
+	shown map[client.ObjectKey]bool
 }
 
 func (t *treeOf) build(ctx context.Context, stack *pulumiv1.Stack) (*print.Node, error) {
@@ -221,7 +223,17 @@ func (t *treeOf) dependencies(ctx context.Context, stack *pulumiv1.Stack, node *
 			node.Add("depends on Stack "+key.String(), print.Cell{Text: err.Error(), Style: print.Bad})
 		default:
 			below := node.Add("depends on "+describe(dependency), stackState(dependency))
+			if t.shown[key] {
+				if len(dependenciesOf(dependency)) > 0 {
+					below.Add("see above", print.Cell{})
+				}
+				continue
+			}
 			t.dependencies(ctx, dependency, below, append(slices.Clone(path), key))
+			if t.shown == nil {
+				t.shown = map[client.ObjectKey]bool{}
+			}
+			t.shown[key] = true
 		}
 	}
 }

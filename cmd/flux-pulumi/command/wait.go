@@ -47,6 +47,7 @@ func (s *session) await(ctx context.Context, timeout time.Duration, name string,
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
+	defer s.log.Clear() // the result may go to another stream
 	start, last, unanswered := time.Now(), progress{}, 0
 	for {
 		now, err := read(ctx)
@@ -88,7 +89,7 @@ func temporary(err error) bool {
 		return false
 	}
 	if _, answered := errors.AsType[*apierrors.StatusError](err); answered {
-		return apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) ||
+		return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
 			apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
 	}
 	return !apimeta.IsNoMatchError(err)
@@ -124,7 +125,7 @@ func reached(stack *pulumiv1.Stack, request, lastUpdate string) (bool, error) {
 		// The request is not handled: what it asks for comes when a window opens.
 		return false, failed(exitNotReady, "Stack %q waits for a window (%s): %s", stack.Name, stalled.Reason, short(stalled.Message))
 	}
-	seen := status.ObservedGeneration == stack.Generation && status.LastHandledReconcileAt == request
+	seen := status.ObservedGeneration == stack.Generation && isHandled(status.LastHandledReconcileAt, request, stack)
 	if !seen || status.CurrentUpdate != nil || condition == nil {
 		return false, nil
 	}
@@ -133,6 +134,12 @@ func reached(stack *pulumiv1.Stack, request, lastUpdate string) (bool, error) {
 		return false, failed(exitNotReady, "Stack %q is not ready (%s): %s", stack.Name, condition.Reason, short(condition.Message))
 	}
 	return apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition), nil
+}
+
+// isHandled reports whether the controller of an object, which was read after the request was made, has handled it, or a later one that has
+// taken its place.
+func isHandled(handled, request string, object client.Object) bool {
+	return handled == request || handled == object.GetAnnotations()[meta.ReconcileRequestAnnotation]
 }
 
 // isSeen reports whether the controller has seen the last edit of the Stack. Only a Stack that is up to date or Stalled has it in

@@ -89,8 +89,9 @@ func (p *Printer) Success(format string, args ...any) { p.marked(Good, "✔", fo
 func (p *Printer) Failure(format string, args ...any) { p.marked(Bad, "✗", format, args) }
 func (p *Printer) Warning(format string, args ...any) { p.marked(Busy, "⚠", format, args) }
 
+// marked removes the escape sequences of what others wrote, and keeps its lines.
 func (p *Printer) marked(style Style, mark, format string, args []any) {
-	p.Line("%s %s", p.Paint(style, mark), fmt.Sprintf(format, args...))
+	p.Line("%s %s", p.Paint(style, mark), plaintext.Strip(strings.ToValidUTF8(fmt.Sprintf(format, args...), "\uFFFD")))
 }
 
 // Progress shows what something is doing, and how far it is. On a terminal, it overwrites the last such line. Elsewhere, it writes a new
@@ -121,6 +122,9 @@ func (p *Printer) over(line string, elapsed time.Duration) {
 	fmt.Fprintf(p.out, "\r\x1b[K%s %s%s", p.Paint(Busy, mark), line, p.Paint(Faint, after))
 	p.shown = line
 }
+
+// Clear removes the line of progress, if there is one.
+func (p *Printer) Clear() { p.clear() }
 
 // clear removes the line of progress.
 func (p *Printer) clear() {
