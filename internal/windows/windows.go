@@ -87,7 +87,7 @@ func evaluate(window *autov1alpha1.Window, now time.Time) (open bool, edge time.
 		return false, time.Time{}, err
 	}
 	// The first opening after which the window is not closed yet. If it overlaps with a later one, the window is looked at again when it ends.
-	opening := schedule.Next(now.Add(-window.Window.Duration).In(location))
+	opening := next(schedule, now.Add(-window.Window.Duration).In(location))
 	switch {
 	case opening.IsZero():
 		return false, time.Time{}, fmt.Errorf("cron %.128q names no day of the next years, such as the 30th of February", window.Cron)
@@ -95,6 +95,44 @@ func evaluate(window *autov1alpha1.Window, now time.Time) (open bool, edge time.
 		return false, opening, nil
 	}
 	return true, opening.Add(window.Window.Duration), nil
+}
+
+// next returns when the schedule begins next in the time zone of the time; zero if it does not. The library works on instants: at a time that occurs
+// twice it begins twice, but it does not begin at a time that the clock leaves out, and skips the whole day if that is midnight. So what the
+// clock on the wall would show is looked at, too. A time that it leaves out is the moment when it jumps.
+func next(schedule cron.Schedule, after time.Time) time.Time {
+	found := schedule.Next(after)
+	for wall := schedule.Next(onWall(after)); !wall.IsZero(); wall = schedule.Next(wall) {
+		if at := instant(wall, after.Location()); at.After(after) {
+			return sooner(found, at)
+		}
+	}
+	return found
+}
+
+// onWall returns the date and the time of the clock, as if they were in UTC.
+func onWall(t time.Time) time.Time {
+	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
+}
+
+// instant returns when the clock shows that, for the first time.
+func instant(wall time.Time, location *time.Location) time.Time {
+	t := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, location)
+	begin, end := t.ZoneBounds()
+	switch shown := onWall(t); {
+	case shown.After(wall):
+		return begin
+	case shown.Before(wall):
+		return end
+	case begin.IsZero():
+		return t
+	}
+	_, before := begin.Add(-time.Second).Zone()
+	_, offset := t.Zone()
+	if earlier := t.Add(time.Duration(offset-before) * time.Second); earlier.Before(begin) && onWall(earlier).Equal(wall) {
+		return earlier
+	}
+	return t
 }
 
 func evaluateOnce(window *autov1alpha1.Window, now time.Time) (open bool, edge time.Time, err error) {

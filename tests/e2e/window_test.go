@@ -48,6 +48,12 @@ func TestWindowHoldsUpdatesUntilItOpens(t *testing.T) {
 	second := p.publish(p.returning(2))
 	p.AwaitStack("other", ready(second.Digest))
 	p.AwaitStack(held.Name, ready(first.Digest))
+	// So it does when it is edited in a way that needs no update.
+	p.ChangeStack(held.Name, frozen(2*time.Hour))
+	p.AwaitStack(held.Name, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.ObservedGeneration == stack.Generation && conditions.IsReady(stack)
+	})
+	p.AwaitStack(held.Name, ready(first.Digest))
 	// Somebody who asks for an update is told. What was asked for comes when the window closes.
 	p.RequestStack(held.Name)
 	stack = p.AwaitStack(held.Name, notReady(pulumiv1.WindowClosedReason))
@@ -65,6 +71,26 @@ func TestWindowHoldsUpdatesUntilItOpens(t *testing.T) {
 	p.Expect(statuscheck.Message(stack)).To(ContainSubstring(pulumiv1.OrphanAnnotation))
 	p.ChangeStack(held.Name, frozen(time.Second))
 	p.awaitDestroyed()
+}
+
+func TestUpdateThatAWindowTakesBackHasNotRun(t *testing.T) {
+	p := begin(t, "taken-back")
+	stack := p.newStack()
+	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(stack.Spec.FluxSource.SourceRef.Name)}, stack)
+	first := p.publish(p.returning(1))
+	p.AwaitStack(stack.Name, ready(first.Digest))
+	p.ChangeStack(stack.Name, func(stack *pulumiv1.Stack) {
+		stack.Spec.EnvRefs["MISSING"] = pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: "missing", Key: "key"}}
+	})
+	p.AwaitStack(stack.Name, notReady(pulumiv1.SecretNotFoundReason))
+	p.ChangeStack(stack.Name, func(stack *pulumiv1.Stack) {
+		delete(stack.Spec.EnvRefs, "MISSING")
+		stack.Spec.Windows = freeze(time.Hour)
+	})
+	stack = p.AwaitStack(stack.Name, func(stack *pulumiv1.Stack) bool {
+		return ready(first.Digest)(stack) && stack.Status.CurrentUpdate == nil
+	})
+	p.Expect(stack.Status.LastUpdate.PendingOperations).To(BeFalse(), "drift can be looked for")
 }
 
 func TestWindowsOfAStackRolloutHoldTurns(t *testing.T) {

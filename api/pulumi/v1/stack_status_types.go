@@ -153,6 +153,10 @@ type CurrentStackUpdate struct {
 	// +optional
 	First bool `json:"first,omitempty"`
 
+	// Withdrawn is true once the controller has deleted the Update because it is not wanted any longer, before it started.
+	// +optional
+	Withdrawn bool `json:"withdrawn,omitempty"`
+
 	// RequestedAt is the value of the annotation reconcile.fluxcd.io/requestedAt that requested the Update, if any.
 	// +optional
 	RequestedAt string `json:"requestedAt,omitempty"`
@@ -222,6 +226,10 @@ type StackUpdateStatus struct {
 	// being in the state, so the next operation checks for them first.
 	// +optional
 	PendingOperations bool `json:"pendingOperations,omitempty"`
+
+	// Drift is the digest of the drift that the update was made to correct, if any.
+	// +optional
+	Drift string `json:"drift,omitempty"`
 
 	// Conflicts counts the attempts in a row, with the same inputs, that could not start because another process held the lock of the stack.
 	// They are not failures.

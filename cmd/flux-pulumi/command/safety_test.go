@@ -134,8 +134,8 @@ func TestARequestOfSomebodyElseEndsTheWait(t *testing.T) {
 		request string
 		want    bool
 	}{
-		"not handled yet":                          {ready("earlier", "mine"), "mine", false},
-		"handled":                                  {ready("mine", "mine"), "mine", true},
+		"not handled yet": {ready("earlier", "mine"), "mine", false},
+		"handled":         {ready("mine", "mine"), "mine", true},
 		"another one was made and is not handled":  {ready("mine", "later"), "mine", true},
 		"another one took its place":               {ready("later", "later"), "mine", true},
 		"another one took its place, and is not":   {ready("earlier", "later"), "mine", false},

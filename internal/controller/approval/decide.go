@@ -110,10 +110,12 @@ func decideOnPlan(o observation) verdict {
 	case unseen:
 		return refuse(autov1alpha1.PlanNotFoundReason, "Stack %q has not recorded plan %q", o.stack.Name, spec.Update)
 	}
-	found := plans.Judge(plans.Case{
-		Plan: plan, Policy: o.stack.Spec.Approval, Now: o.now,
-		Reference: &plans.Reference{Name: spec.Update, Digest: spec.Digest, UID: o.update.UID},
-	})
+	reference := &plans.Reference{Name: spec.Update, Digest: spec.Digest, UID: o.update.UID}
+	if spec.Decision == autov1alpha1.ApprovalReject && reference.Names(plan) && plans.IsMadeAgain(plan) {
+		return verdict{accepted: true, reason: autov1alpha1.ApprovalCountsReason,
+			message: fmt.Sprintf("%s of what is left of plan %q of Stack %q by %s: it needs an approval of its own", spec.Decision, spec.Update, o.stack.Name, spec.By)}
+	}
+	found := plans.Judge(plans.Case{Plan: plan, Policy: o.stack.Spec.Approval, Now: o.now, Reference: reference})
 	switch found.State {
 	case plans.Approved, plans.Pending:
 	case plans.Rejected:

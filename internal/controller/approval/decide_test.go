@@ -63,6 +63,13 @@ func TestApprovalIsJudgedByThePlanThatItNames(t *testing.T) {
 			o.stack.Status.Plan.State, o.stack.Status.Plan.RejectedBy = pulumiv1.PlanRejected, "bob"
 			o.approval.Spec.Decision = autov1alpha1.ApprovalReject
 		}, reason: autov1alpha1.ApprovalCountsReason},
+		"one that failed": {change: plan(pulumiv1.PlanFailed), reason: autov1alpha1.PlanSupersededReason},
+		"what is left of one that failed, to be rejected": {change: func(o *observation) {
+			o.stack.Status.Plan.State, o.approval.Spec.Decision = pulumiv1.PlanFailed, autov1alpha1.ApprovalReject
+		}, reason: autov1alpha1.ApprovalCountsReason},
+		"one that is made again, to be rejected": {change: func(o *observation) {
+			o.stack.Status.Plan.State, o.approval.Spec.Decision = pulumiv1.PlanStale, autov1alpha1.ApprovalReject
+		}, reason: autov1alpha1.ApprovalCountsReason},
 		"one that has expired":             {change: func(o *observation) { o.stack.Status.Plan.ExpiresAt.Time = now }, reason: autov1alpha1.PlanExpiredReason},
 		"one that has expired, as it says": {change: plan(pulumiv1.PlanExpired), reason: autov1alpha1.PlanExpiredReason},
 		"one that the Stack has not seen": {change: func(o *observation) {

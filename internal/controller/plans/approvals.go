@@ -32,6 +32,13 @@ type Situation struct {
 // no later plan takes over the approvals of a rejected one.
 func Next(plan pulumiv1.PlanStatus, s Situation) pulumiv1.PlanStatus {
 	switch {
+	case IsMadeAgain(&plan):
+		for _, approval := range inOrder(s.Approvals) {
+			if approval.Spec.Decision == autov1alpha1.ApprovalReject {
+				take(&plan, approval)
+			}
+		}
+		return plan
 	case !isOpen(&plan):
 		return plan
 	case !s.Running && (s.Policy == nil || s.Unwanted):

@@ -122,6 +122,12 @@ func IsConcluded(plan *pulumiv1.PlanStatus) bool {
 	return plan.State == pulumiv1.PlanApplied || plan.State == pulumiv1.PlanFailed
 }
 
+// IsMadeAgain reports whether the plan was not carried out, or not to its end, so that another one is made of what is left. It has the approvals
+// of this one if it changes the same: see CarryOver. A rejection prevents that.
+func IsMadeAgain(plan *pulumiv1.PlanStatus) bool {
+	return plan.State == pulumiv1.PlanFailed || plan.State == pulumiv1.PlanStale
+}
+
 // isOpen reports whether the plan can still be decided about.
 func isOpen(plan *pulumiv1.PlanStatus) bool {
 	return plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved || plan.State == pulumiv1.PlanRejected

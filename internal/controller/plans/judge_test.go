@@ -125,6 +125,10 @@ func TestEveryPlanFollowsItsApprovals(t *testing.T) {
 						before := plan.DeepCopy()
 						s := Situation{Policy: policy, Approvals: approvals, Running: running, Unwanted: unwanted, Now: now}
 						next := Next(plan, s)
+						if IsMadeAgain(&plan) {
+							g.Expect(next.RejectedBy != "").To(Equal(plan.RejectedBy != "" || name == "rejected" || name == "both"))
+							next.RejectedBy = plan.RejectedBy
+						}
 						if !isOpen(&plan) {
 							g.Expect(next).To(Equal(plan))
 							continue

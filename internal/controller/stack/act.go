@@ -99,8 +99,13 @@ func (r *Reconciler) hold(o *observation, d decision) outcome {
 
 // remainReady shows that the Stack is ready if its last update succeeded, although another one is to come.
 func remainReady(stack *pulumiv1.Stack) {
-	if last := stack.Status.LastUpdate; last != nil && last.State == pulumiv1.StackUpdateSucceeded && !conditions.IsReady(stack) {
+	last := stack.Status.LastUpdate
+	switch {
+	case last == nil || last.State != pulumiv1.StackUpdateSucceeded:
+	case !conditions.IsReady(stack):
 		markReady(stack)
+	case last.Generation == stack.Generation:
+		acceptGeneration(stack) // an edit that needs no update
 	}
 }
 
@@ -155,11 +160,20 @@ func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) 
 		// The same change is planned with the artifact that there is, and an equal plan keeps the approvals.
 		recordStale(o.stack, o.update, o.now)
 	}
-	if isShut(*o) {
-		askAgain(o.stack)
+	if err == nil {
+		recordWithdrawal(o.stack, o.update)
 	}
 	markProgressing(o.stack, d.message)
 	return outcome{}, nil
+}
+
+// recordWithdrawal records that the current Update is gone before it started. Somebody may have asked for it, and is still to get it; who asked for
+// a plan has it.
+func recordWithdrawal(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	stack.Status.CurrentUpdate.Withdrawn = true
+	if update.Spec.Plan == nil {
+		askAgain(stack)
+	}
 }
 
 // cancel copies the cancel annotation to the Update. The end of the Update wakes the Stack. The Update is not deleted, because its result

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -260,8 +261,9 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 	spec := template.Options(stack)
 	spec.Type, spec.Message, spec.TTLAfterCompleted = d.kind, &message, &metav1.Duration{Duration: defaultUpdateTTL}
 	spec.AfterInterruption = optional(mayHavePendingOperations(stack))
-	if forceRequested(stack) {
-		// A forced update refreshes, so that it finds and restores what was changed or removed outside of Pulumi.
+	if forceRequested(stack) || d.plans && strings.HasPrefix(d.message, forcedRequestTrigger) {
+		// A forced update refreshes, so that it finds and restores what was changed or removed outside of Pulumi. A plan that is made again has the
+		// request that led to it in its message.
 		spec.Refresh, spec.ExpectNoRefreshChanges = new(true), nil
 	}
 	if o.artifact != nil {

@@ -56,10 +56,21 @@ func decideOnTurn(o observation, d decision) decision {
 	}
 	wait := decision{action: actionWait, wake: byRollout, reason: pulumiv1.WaveNotOpenReason, cause: d.cause, driftDigest: d.driftDigest,
 		message: "its plan is approved, and the new revision waits for its turn in the StackRollout"}
-	if last := o.stack.Status.LastUpdate; last != nil && last.State == pulumiv1.StackUpdateSucceeded {
+	if last := o.stack.Status.LastUpdate; last != nil && last.State == pulumiv1.StackUpdateSucceeded && !somebodyAsks(o, d) {
 		wait.action, wait.quiet = actionHold, true
 	}
+	wait.after = untilExpiry(o)
 	return wait
+}
+
+// untilExpiry returns the time until the plan in the status expires, after which another one is made; zero when it does not.
+func untilExpiry(o observation) time.Duration {
+	if plan := o.stack.Status.Plan; plan != nil {
+		if expiry := plans.Expiry(plan); expiry != nil {
+			return max(expiry.Sub(o.now), time.Second)
+		}
+	}
+	return 0
 }
 
 // awaitApproval waits for Approvals, or until the plan expires. The Stack stays ready if nobody asked for the plan: it is one of a resync
@@ -67,9 +78,7 @@ func decideOnTurn(o observation, d decision) decision {
 func awaitApproval(o observation, d decision, plan *pulumiv1.PlanStatus, reason, message string) decision {
 	wait := decision{action: actionAwaitApproval, wake: byApproval, reason: reason, message: message, driftDigest: d.driftDigest, cause: d.cause}
 	wait.quiet = plan.Cause == pulumiv1.PlanForResync || plan.Cause == pulumiv1.PlanForDrift
-	if expiry := plans.Expiry(plan); expiry != nil {
-		wait.after = max(expiry.Sub(o.now), time.Second)
-	}
+	wait.after = untilExpiry(o)
 	return wait
 }
 
@@ -95,7 +104,7 @@ func openPlan(o observation) *pulumiv1.PlanStatus {
 		return nil
 	case plansHeldRevision(o, plan):
 		return nil
-	case plan.Operation == pulumiv1.ApprovedDriftCorrection && (!correctsDrift(o) || drift.Digest != plan.Drift):
+	case plan.Operation == pulumiv1.ApprovedDriftCorrection && (!correctsDrift(o) && !retriesCorrection(o) || drift.Digest != plan.Drift):
 		return nil
 	}
 	return plan

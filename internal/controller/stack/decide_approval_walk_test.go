@@ -127,7 +127,7 @@ func (w *approvalSimulation) act(o *observation, d decision) {
 	switch d.action {
 	case actionSupersede:
 		delete(w.updates, o.update.Name)
-		w.stack.Status.CurrentUpdate = nil
+		recordWithdrawal(w.stack, o.update)
 	case actionAwaitApproval:
 		acceptCommit(o)
 	case actionUpdate:

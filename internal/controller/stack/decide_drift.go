@@ -206,6 +206,13 @@ func correctsDrift(o observation) bool {
 		drift.CheckedUpdate == o.stack.Status.LastUpdate.Name && canDrift(o.stack) && !o.stack.Spec.Preview && !comesBack(drift)
 }
 
+// retriesCorrection reports whether the last update failed to correct drift that is still to be corrected. Nobody looks for drift meanwhile.
+func retriesCorrection(o observation) bool {
+	spec, drift, last := o.stack.Spec.Drift, o.stack.Status.Drift, o.stack.Status.LastUpdate
+	return spec != nil && spec.Mode == pulumiv1.DriftModeCorrect && drift != nil && last != nil && last.State == pulumiv1.StackUpdateFailed &&
+		last.Drift != "" && last.Drift == drift.Digest && !o.stack.Spec.Preview
+}
+
 // comesBack reports whether the drift was corrected so often that it is left alone, until it changes or somebody requests a check.
 func comesBack(drift *pulumiv1.DriftStatus) bool {
 	correction := drift.Correction

@@ -116,7 +116,7 @@ func needsOutputs(o observation) bool {
 // showOutputProblem returns the decision with the problem of the outputs, for a Stack that would be ready without it.
 func showOutputProblem(o observation, d decision) decision {
 	problem := o.outputs.problem
-	staysReady := d.action == actionReady || d.quiet && (d.action == actionWait || d.action == actionAwaitApproval)
+	staysReady := d.action == actionReady || d.quiet && (d.action == actionWait || d.action == actionAwaitApproval || d.action == actionHold)
 	if problem == nil || !staysReady {
 		return d
 	}

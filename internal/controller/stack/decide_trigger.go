@@ -42,6 +42,9 @@ func decideOnTrigger(o observation) decision {
 	if d.action != actionUpdate {
 		return d
 	}
+	if held := shut(o, d); held != nil {
+		return *held
+	}
 	if wait := awaitDependencies(o); wait != nil {
 		// A resync and a correction of drift do not change what the Stack asks for, so nobody has to know that they are late.
 		wait.quiet = d.cause != pulumiv1.PlanForChange
@@ -245,6 +248,10 @@ func decideOnFailure(o observation, start decision) decision {
 		start.message = "The last update was interrupted"
 	default:
 		start.message = "Backoff time elapsed"
+	}
+	if retriesCorrection(o) {
+		start.driftDigest, start.cause = last.Drift, pulumiv1.PlanForDrift
+		start.message = "Correcting drift, another attempt: " + describeDrift(o.stack.Status.Drift)
 	}
 	return start
 }

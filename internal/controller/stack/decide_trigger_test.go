@@ -255,24 +255,3 @@ func TestFailureThatNeedsAManualFixIsNotCounted(t *testing.T) {
 		NewWithT(t).Expect(last.Failures).To(BeEquivalentTo(2), reason)
 	}
 }
-
-func TestRequestsOfAnUpdateThatAWindowTookBackAreNotHandled(t *testing.T) {
-	g := NewWithT(t)
-	stack := &pulumiv1.Stack{}
-	stack.Annotations = map[string]string{
-		pulumiv1.ReconcileRequestAnnotation: "a", meta.ReconcileRequestAnnotation: "b", meta.ForceRequestAnnotation: "b", pulumiv1.LastUpdateAnnotation: "c",
-	}
-	handleRequests(stack)
-	stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{ReconcileRequest: "a", RequestedAt: "b", LastUpdateRequest: "c"}
-	g.Expect(unhandledRequest(stack)).To(BeEmpty())
-	g.Expect(forceRequested(stack)).To(BeFalse())
-	askAgain(stack)
-	g.Expect(unhandledRequest(stack)).NotTo(BeEmpty())
-	g.Expect(forceRequested(stack)).To(BeTrue())
-	g.Expect(stack.Status.ObservedReconcileRequest + stack.Status.LastHandledReconcileAt + stack.Status.ObservedLastUpdateRequest).To(BeEmpty())
-
-	handleRequests(stack)
-	stack.Status.CurrentUpdate.ReconcileRequest = "earlier"
-	askAgain(stack)
-	g.Expect(stack.Status.ObservedReconcileRequest).To(Equal("a"), "the update was not for it")
-}

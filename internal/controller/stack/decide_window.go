@@ -12,7 +12,7 @@ import (
 
 // windowsOf evaluates the windows of the Stack. Windows that are invalid allow nothing; desire has reported them.
 func windowsOf(o observation) windows.State {
-	if o.artifact != nil && waves.IsReleasedByHand(o.stack, autov1alpha1.RolloutRevision{Revision: o.artifact.Revision, Digest: o.artifact.Digest}) {
+	if isHotFix(o) {
 		return windows.State{Open: true}
 	}
 	state, err := windows.At(o.stack.Spec.Windows, o.now)
@@ -20,6 +20,24 @@ func windowsOf(o observation) windows.State {
 		return windows.State{Message: err.Error()}
 	}
 	return state
+}
+
+// isHotFix reports whether somebody lets the Stack have a revision at once, and it was not updated to that yet. What comes after it waits for a
+// window again.
+func isHotFix(o observation) bool {
+	last := o.stack.Status.LastUpdate
+	return o.artifact != nil && o.stack.DeletionTimestamp.IsZero() && (last == nil || last.LastSuccessfulCommit != o.artifact.Commit()) &&
+		waves.IsReleasedByHand(o.stack, autov1alpha1.RolloutRevision{Revision: o.artifact.Revision, Digest: o.artifact.Digest})
+}
+
+// shut returns what to do while the windows of the Stack are closed, before anything is asked of others for an update that cannot begin; nil when
+// they matter to nothing.
+func shut(o observation, d decision) *decision {
+	next := decideOnApproval(o, d)
+	if held := decideOnWindows(o, next); next.action == actionUpdate && held.action != actionUpdate {
+		return &held
+	}
+	return nil
 }
 
 // decideOnWindows holds an update that changes something back until the windows of the Stack allow it. What only makes a plan passes.
@@ -41,8 +59,11 @@ func decideOnWindows(o observation, d decision) decision {
 		next.message = fmt.Sprintf("%s, and %s: %s%s", describeFailure(last), state.Message, last.Message, deletionHint(o.stack))
 		return next
 	}
+	if d.applies {
+		after = soonest(after, untilExpiry(o))
+	}
 	wait := decision{action: actionHold, wake: byTime, after: after, reason: pulumiv1.WindowClosedReason, cause: d.cause, driftDigest: d.driftDigest}
-	wait.quiet = last != nil && !failed && (d.cause != pulumiv1.PlanForChange || onlySourceCounts(o.stack))
+	wait.quiet = last != nil && !failed && (d.cause != pulumiv1.PlanForChange || !somebodyAsks(o, d))
 	if wait.message = state.Message; !wait.quiet {
 		wait.message = fmt.Sprintf("%s: %s%s", d.message, state.Message, deletionHint(o.stack))
 	}

@@ -87,17 +87,21 @@ func newInputs(o observation, recorded pulumiv1.UpdateInputs) (why string) {
 	case recorded.Generation != o.stack.Generation:
 		return fmt.Sprintf("New stack generation: %d", o.stack.Generation)
 	case forceRequested(o.stack):
-		return fmt.Sprintf("Forced sync request: %q", requestedAt(o.stack))
+		return forcedRequestTrigger + fmt.Sprintf("%q", requestedAt(o.stack))
 	case unhandledRequest(o.stack) != "":
-		return fmt.Sprintf("Sync request: %q", unhandledRequest(o.stack))
+		return syncRequestTrigger + fmt.Sprintf("%q", unhandledRequest(o.stack))
 	case newContent(o, recorded):
 		return newCommitTrigger + describeRevision(o.artifact)
 	}
 	return cmp.Or(newReferences(o, recorded), newInputValues(o, recorded))
 }
 
-// newCommitTrigger is what the reason for an update begins with that only the source asks for.
-const newCommitTrigger = "New commit detected: "
+// What the reason for an update begins with that only the source asks for, that an annotation asks for, and that one asks for which forces it.
+const (
+	newCommitTrigger     = "New commit detected: "
+	syncRequestTrigger   = "Sync request: "
+	forcedRequestTrigger = "Forced sync request: "
+)
 
 // newContent reports whether the source offers something else than the recorded inputs. If that depends on content that was not observed
 // yet, it returns false: see contentMatters. A destroy does not depend on new content.

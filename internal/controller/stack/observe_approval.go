@@ -11,7 +11,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/controller/plans"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
@@ -21,7 +20,7 @@ import (
 // user who deletes that Update withdraws the plan.
 func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error {
 	plan := o.stack.Status.Plan
-	if plan == nil || o.stack.Spec.Approval == nil || plans.IsConcluded(plan) {
+	if plan == nil || o.stack.Spec.Approval == nil || plan.State == pulumiv1.PlanApplied {
 		return nil
 	}
 	planned, err := r.getUpdate(ctx, types.NamespacedName{Namespace: o.stack.Namespace, Name: plan.Name})

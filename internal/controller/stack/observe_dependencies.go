@@ -314,7 +314,7 @@ func aged(required *pulumiv1.Stack, item dependency, now time.Time) *agedPrerequ
 	}
 	found := &agedPrerequisite{name: item.name, version: required.ResourceVersion}
 	found.message = fmt.Sprintf("%s %s succeeded %s ago, which is longer than %s", item.field, item.name, age.Round(time.Second), window)
-	request := "after-" + last.Name
+	request := requestOfDependents(required)
 	switch {
 	case !required.DeletionTimestamp.IsZero():
 		found.message += "; it is being deleted"

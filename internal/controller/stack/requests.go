@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"strings"
+
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -40,6 +42,25 @@ func unhandledRequest(stack *pulumiv1.Stack) string {
 	return ""
 }
 
+// requestOfDependents is the value of the Pulumi annotation by which Stacks that depend on this one ask for another update than its last one.
+func requestOfDependents(stack *pulumiv1.Stack) string {
+	return "after-" + stack.Status.LastUpdate.Name
+}
+
+// somebodyAsks reports whether the Stack itself asks for an update that was not made: it was edited, or somebody requested one, and not only
+// the Stacks that depend on it. A plan that was made for a request is not carried out yet.
+func somebodyAsks(o observation, d decision) bool {
+	last := o.stack.Status.LastUpdate
+	if last == nil || last.Generation != o.stack.Generation || !o.stack.DeletionTimestamp.IsZero() {
+		return true
+	}
+	if request := unhandledRequest(o.stack); request != "" && request != requestOfDependents(o.stack) {
+		return true
+	}
+	plan := o.stack.Status.Plan
+	return d.applies && plan != nil && (strings.HasPrefix(plan.Trigger, syncRequestTrigger) || strings.HasPrefix(plan.Trigger, forcedRequestTrigger))
+}
+
 // handleRequests records that the requests in the annotations were seen.
 func handleRequests(stack *pulumiv1.Stack) {
 	handleFluxRequest(stack)
@@ -64,19 +85,19 @@ func handleFluxRequest(stack *pulumiv1.Stack) {
 	}
 }
 
-// askAgain records that the requests which the current update was made for are not handled: it is not going to run.
+// askAgain records that the requests which the current update was made for are not handled: it is not going to run. Every Update has the
+// value of the Pulumi annotation, so that of an earlier update asks for nothing.
 func askAgain(stack *pulumiv1.Stack) {
 	status, current := &stack.Status, stack.Status.CurrentUpdate
-	if current == nil {
-		return
+	if last := status.LastUpdate; current.ReconcileRequest != "" && current.ReconcileRequest == status.ObservedReconcileRequest &&
+		(last == nil || last.ReconcileRequest != current.ReconcileRequest) {
+		status.ObservedReconcileRequest = ""
 	}
-	for asked, handled := range map[string]*string{
-		current.ReconcileRequest: &status.ObservedReconcileRequest, current.RequestedAt: &status.LastHandledReconcileAt,
-		current.LastUpdateRequest: &status.ObservedLastUpdateRequest,
-	} {
-		if asked != "" && *handled == asked {
-			*handled = ""
-		}
+	if current.RequestedAt != "" && current.RequestedAt == status.LastHandledReconcileAt {
+		status.LastHandledReconcileAt = ""
+	}
+	if current.LastUpdateRequest != "" && current.LastUpdateRequest == status.ObservedLastUpdateRequest {
+		status.ObservedLastUpdateRequest = ""
 	}
 	if current.RequestedAt != "" && status.LastHandledForceAt == current.RequestedAt {
 		status.LastHandledForceAt = ""

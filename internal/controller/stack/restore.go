@@ -50,11 +50,7 @@ func restoreStatus(o *observation) {
 	restoreDeployed(o.stack)
 	keepLaterCondition(o.stack)
 	if o.updateRemoved {
-		// Somebody deleted the Update, perhaps while it ran.
-		status.CurrentUpdate = nil
-		if status.LastUpdate != nil {
-			status.LastUpdate.PendingOperations = true
-		}
+		forgetRemoved(status)
 	}
 	if o.update != nil && (status.CurrentUpdate == nil || madeForOthers(status.CurrentUpdate, o.update)) {
 		// The controller that created the Update could not write the status, or did not have to yet. The conditions become what they would have
@@ -69,6 +65,19 @@ func restoreStatus(o *observation) {
 		}
 	}
 	status.Deployed = status.Deployed || o.deployed
+}
+
+// forgetRemoved records that the current Update is gone and has no result. One that the controller has withdrawn did not start. Any other one was
+// deleted by somebody, perhaps while it ran.
+func forgetRemoved(status *pulumiv1.StackStatus) {
+	removed := status.CurrentUpdate
+	status.CurrentUpdate = nil
+	switch {
+	case removed.Withdrawn && removed.First:
+		status.Deployed = false
+	case !removed.Withdrawn && status.LastUpdate != nil:
+		status.LastUpdate.PendingOperations = true
+	}
 }
 
 // madeForOthers reports whether the Update was made for other inputs than the status says. An Update that takes the place of another one

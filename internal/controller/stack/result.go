@@ -37,6 +37,7 @@ func recordResult(stack *pulumiv1.Stack, update *autov1alpha1.Update, outputs *c
 		LastResyncTime:       endedBy(update, metav1.Now()),
 		ResourceChanges:      update.Status.ResourceChanges,
 		PendingOperations:    leavesPendingOperations(update, previous),
+		Drift:                current.Drift,
 	}
 	last.SetInputs(current.UpdateInputs)
 	// The versions that the Update read when it started, and those that were observed when it was created. The observed ones alone may be
@@ -103,9 +104,9 @@ func recordSuccess(stack *pulumiv1.Stack, update *autov1alpha1.Update, current *
 	}
 }
 
-// recordCorrection counts an update that was made to correct drift, whether it succeeded or not.
+// recordCorrection counts a correction of drift. After one that failed, the drift has not come back: it is still there.
 func recordCorrection(stack *pulumiv1.Stack, current *pulumiv1.CurrentStackUpdate, update *autov1alpha1.Update) {
-	if current.Drift != "" && stack.Status.Drift != nil {
+	if current.Drift != "" && stack.Status.Drift != nil && !update.HasFailed() {
 		stack.Status.Drift.Correction = countCorrection(stack.Status.Drift, current.Drift, endOf(update).Time)
 	}
 }

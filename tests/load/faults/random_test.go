@@ -43,7 +43,8 @@ const reportHead = `# Reliability
 
 This page has the results of %[1]d runs with random faults and the seed %[2]d. In each run, %[3]d Stacks change at random: commits, ten
 commits in a row, resources that are added and removed, edits of the spec, requests, checks for drift, and deletion with
-` + "`destroyOnFinalize`" + `. One of them needs an [approval](spec/v1/stacks.md#approval) of each change. Meanwhile one or two faults
+` + "`destroyOnFinalize`" + `. One of them needs an [approval](spec/v1/stacks.md#approval) of each change, and one
+follows a [StackRollout](spec/v1/stackrollouts.md). Meanwhile one or two faults
 happen at random moments. Two faults can happen at the same time unless they affect the same component.
 
 At the end of each run, a test that observes the system from outside checks that
