@@ -290,6 +290,9 @@ func (o *operation) createExpectedStack(ctx context.Context) error {
 	if !o.request.GetNewStack() || !o.request.GetCreateStack() {
 		return nil
 	}
+	if stackFile, err := o.sourceConfig(); err == nil && stackFile.Kind() == "" {
+		o.secretsProvider = o.request.GetSecretsProvider() // configure comes later
+	}
 	err := o.createStack(ctx)
 	if f, failed := errors.AsType[*failure](err); failed && f.reason != agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED {
 		o.log.Info("the stack was not created, perhaps because it exists", "error", o.readable(err.Error()))
@@ -321,7 +324,7 @@ func (o *operation) createStack(ctx context.Context) error {
 
 // releaseLock removes a lock that a killed process of this agent left, and reports whether it did.
 func (o *operation) releaseLock(ctx context.Context, holders []*agentpb.LockHolder) bool {
-	if !o.stack.Abandoned(o.runner.host, holders) {
+	if !o.stack.Abandoned(o.runner.host, o.request.GetAfterInterruption(), holders) {
 		return false
 	}
 	for _, holder := range holders {

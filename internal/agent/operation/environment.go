@@ -93,6 +93,7 @@ func (r *Runner) baseEnvironment() cli.Environment {
 // operationEnvironment adds the variables of the request to the base. ignored are the names of variables that were left out.
 func (r *Runner) operationEnvironment(request *agentpb.StartOperationRequest, user cli.Environment) (env cli.Environment, ignored []string) {
 	env = r.baseEnvironment()
+	r.dropRemoved(env, user)
 	for name, value := range request.GetCommitMetadata() {
 		if hasAnyPrefix(name, commitPrefixes) {
 			env[name] = value

@@ -2,6 +2,8 @@ package operation
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -143,6 +145,27 @@ func TestUsersCannotSteerTheCLIByItsEnvironment(t *testing.T) {
 			g.Expect(env).To(And(HaveKeyWithValue("HOME", "/agent"), HaveKeyWithValue("PULUMI_HOME", "/agent/.pulumi")))
 		}
 	}
+}
+
+func TestVariablesThatWereRemovedFromASecretAreGone(t *testing.T) {
+	g := NewWithT(t)
+	request := &agentpb.StartOperationRequest{}
+	r := &Runner{cli: &cli.CLI{Path: "/opt/pulumi/bin/pulumi"},
+		options: Options{Home: t.TempDir(), Environ: []string{"AWS_SESSION_TOKEN=old", "IMAGE=x", "PATH=/bin"}, ExclusiveHost: true}}
+	g.Expect(os.Mkdir(filepath.Join(r.options.Home, ".automation"), 0o700)).To(Succeed())
+	user := cli.Environment{"AWS_SESSION_TOKEN": "new", "AWS_ACCESS_KEY_ID": "a", "PATH": "/usr/bin"}
+	env, _ := r.operationEnvironment(request, user)
+	g.Expect(env).To(HaveKeyWithValue("AWS_SESSION_TOKEN", "new"))
+	env, _ = r.operationEnvironment(request, cli.Environment{"AWS_ACCESS_KEY_ID": "b"})
+	g.Expect(env).NotTo(HaveKey("AWS_SESSION_TOKEN"))
+	g.Expect(env).To(And(HaveKeyWithValue("AWS_ACCESS_KEY_ID", "b"), HaveKeyWithValue("IMAGE", "x"), HaveKeyWithValue("PATH", "/opt/pulumi/bin:/bin")))
+	content, err := os.ReadFile(filepath.Join(r.options.Home, ".automation", "variables"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(content)).To(Equal("AWS_ACCESS_KEY_ID\nAWS_SESSION_TOKEN\nPATH\n"), "no values")
+
+	r.options.ExclusiveHost = false
+	env, _ = r.operationEnvironment(request, nil)
+	g.Expect(env).To(HaveKeyWithValue("AWS_SESSION_TOKEN", "old"), "a process inherits what its controller has")
 }
 
 // The compiled code stays below the agent's home, unless somebody chose another place, or none.

@@ -89,30 +89,34 @@ func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
 		pid        int
 		since      time.Time
 		exclusive  bool
-		released   bool
+		// interrupted says that the Stack knows of an operation that was interrupted.
+		interrupted bool
+		released    bool
 	}{
-		{"of another host", "elsewhere", noProcess, longAgo, true, false},
-		{"of this host, by a process that is not ours", host, noProcess, longAgo, false, false},
-		{"of this host, by another pulumi that lives", host, pulumi, now, true, false},
-		{"of this host, which is ours alone, by a process that is gone", host, noProcess, longAgo, true, true},
-		{"of this host, with the process ID of another program", host, os.Getpid(), longAgo, true, true},
-		{"of a pod with the same name elsewhere, which took it while this agent was there", host, noProcess, now.Add(time.Hour), true, false},
-		{"of this host, with the process ID of a pulumi that was started later", host, pulumi, longAgo, true, true},
+		{"of another host", "elsewhere", noProcess, longAgo, true, true, false},
+		{"of this host, by a process that is not ours", host, noProcess, longAgo, false, true, false},
+		{"of this host, by another pulumi that lives", host, pulumi, now, true, true, false},
+		{"of this host, which is ours alone, by a process that is gone", host, noProcess, longAgo, true, true, true},
+		{"of a pod with the same name elsewhere, whose update is older than this agent", host, noProcess, longAgo, true, false, false},
+		{"of this host, with the process ID of another program", host, os.Getpid(), longAgo, true, true, true},
+		{"of a pod with the same name elsewhere, which took it while this agent was there", host, noProcess, now.Add(time.Hour), true, true, false},
+		{"of this host, with the process ID of a pulumi that was started later", host, pulumi, longAgo, true, true, true},
 	} {
 		f.options.ExclusiveHost = test.exclusive
 		f.restart()
 		theirs := f.lock(test.host, test.pid, test.since)
+		after := func(request *agentpb.StartOperationRequest) { request.AfterInterruption = test.interrupted }
 		if test.released {
-			f.Expect(f.run(up).GetState()).To(Equal(succeeded), test.name)
+			f.Expect(f.run(up, after).GetState()).To(Equal(succeeded), test.name)
 			f.Expect(f.locks()).To(BeEmpty(), test.name)
 			continue
 		}
-		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
+		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up, after)
 		f.Expect(operation.GetMessage()).To(ContainSubstring("the stack is currently locked by 1 lock(s)"))
 		holder := operation.GetLockHolder()
 		f.Expect([]any{holder.GetUser(), holder.GetHost(), holder.GetPid()}).To(Equal([]any{me.Username, test.host, int64(test.pid)}), test.name)
 		f.Expect(holder.GetSince().AsTime()).To(Equal(test.since))
-		f.Expect(f.processes()).To(HaveLen(1), test.name)
+		f.Expect(f.processes()).NotTo(ContainElement(HavePrefix("cancel ")), test.name)
 		f.Expect(f.locks()).To(ConsistOf(theirs), test.name)
 		f.Expect(os.Remove(theirs)).To(Succeed())
 	}
@@ -130,7 +134,7 @@ func TestPendingOperationsOfAPodThatWasKilledAreLookedAtInTheNext(t *testing.T) 
 	f.Expect(os.RemoveAll(filepath.Join(f.home, ".automation"))).To(Succeed())
 	f.restart()
 	for range 2 {
-		operation := f.run(up)
+		operation := f.run(up, afterInterruption)
 		f.Expect(operation.GetState()).To(Equal(failed))
 		f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))
 		f.Expect(f.locks()).To(BeEmpty())

@@ -106,6 +106,12 @@ func New(ctx context.Context, options Options) (*Runner, error) {
 	if r.host.Name, err = os.Hostname(); err != nil {
 		return nil, fmt.Errorf("read the host name: %w", err)
 	}
+	if options.ExclusiveHost {
+		// Processes that were killed have left their temporary files. In a pod, none of them outlives the agent.
+		if err := os.RemoveAll(r.tempDir()); err != nil {
+			r.log.Info("temporary files of earlier processes are left", "error", err.Error())
+		}
+	}
 	for _, dir := range []string{r.pulumiHome(), r.tempDir(), r.dir("stacks"), r.dir("installed")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("create the home directory: %w", err)

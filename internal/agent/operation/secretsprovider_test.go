@@ -100,9 +100,13 @@ func TestStackIsCreatedWithItsSecretsProvider(t *testing.T) {
 			if config != nil {
 				program = secretProgram
 			}
-			// The first update fails after the stack was created.
+			// The first update fails after the stack was created. It knows that the stack is new.
 			f.write("Pulumi.yaml", program+"  broken: {fn::readFile: ./none}\n")
-			f.Expect(f.run(up, service.provider("hashivault://one"), withConfig(config...)).GetState()).To(Equal(failed))
+			isNew := func(request *agentpb.StartOperationRequest) {
+				request.CreateStack, request.NewStack = true, config == nil
+			}
+			f.Expect(f.run(up, service.provider("hashivault://one"), withConfig(config...), isNew).GetState()).To(Equal(failed))
+			f.Expect(f.processes()).NotTo(ContainElement(HavePrefix("stack change-secrets-provider ")))
 			f.write("Pulumi.yaml", program)
 			operation := f.succeed(up, service.provider("hashivault://one"), withConfig(config...))
 			f.expectProvider("cloud", "hashivault://one")
