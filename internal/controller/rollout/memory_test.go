@@ -16,6 +16,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/waves"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 // heapOf returns the bytes of what make returns, for each of so many.
@@ -31,6 +32,7 @@ func heapOf(many int, make func() any) float64 {
 }
 
 func TestControllerRemembersLittleOfEachStackOfItsRollouts(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	const many = 10_000
 	f := newFleet(t)
 	f.stacks = nil
@@ -62,6 +64,7 @@ func TestControllerRemembersLittleOfEachStackOfItsRollouts(t *testing.T) {
 }
 
 func TestStackOfAnotherShardNeedsLittleMemory(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	const many = 2_000
 	stack := newFleet(t).stacks[0]
