@@ -139,4 +139,9 @@ type ProjectInfo struct {
 	// Runtime of the project, for example "yaml" or "nodejs".
 	// +required
 	Runtime string `json:"runtime"`
+
+	// NeedsProgram is true if the program is needed to destroy or refresh the stack, too, because it has the provider of a resource: a dynamic
+	// provider, or a plugin that Pulumi.yaml has by its path.
+	// +optional
+	NeedsProgram bool `json:"needsProgram,omitempty"`
 }

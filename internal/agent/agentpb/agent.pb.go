@@ -1555,9 +1555,11 @@ func (x *LocalSource) GetDir() string {
 }
 
 type ProjectSource struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Runtime       string                 `protobuf:"bytes,2,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Runtime string                 `protobuf:"bytes,2,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	// The program has the provider of a resource of the stack: a dynamic provider, or a plugin that the project has by its path.
+	NeedsProgram  bool `protobuf:"varint,3,opt,name=needs_program,json=needsProgram,proto3" json:"needs_program,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1604,6 +1606,13 @@ func (x *ProjectSource) GetRuntime() string {
 		return x.Runtime
 	}
 	return ""
+}
+
+func (x *ProjectSource) GetNeedsProgram() bool {
+	if x != nil {
+		return x.NeedsProgram
+	}
+	return false
 }
 
 // ConfigItem sets one configuration key.
@@ -2738,10 +2747,11 @@ const file_agent_proto_rawDesc = "" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\tR\x03dir\"\x1f\n" +
 	"\vLocalSource\x12\x10\n" +
-	"\x03dir\x18\x01 \x01(\tR\x03dir\"=\n" +
+	"\x03dir\x18\x01 \x01(\tR\x03dir\"b\n" +
 	"\rProjectSource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aruntime\x18\x02 \x01(\tR\aruntime\"\xda\x01\n" +
+	"\aruntime\x18\x02 \x01(\tR\aruntime\x12#\n" +
+	"\rneeds_program\x18\x03 \x01(\bR\fneedsProgram\"\xda\x01\n" +
 	"\n" +
 	"ConfigItem\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +

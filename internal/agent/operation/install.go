@@ -23,8 +23,11 @@ const installTimeout = 30 * time.Minute
 // could not be updated while the index is away. Only the last installation is recorded, because it replaced what an earlier one had put into the
 // same directories. installed.go has the digest and the record.
 func (o *operation) install(ctx context.Context) error {
-	if !o.runsProgram() || !o.project.needsInstall() {
+	if !o.project.needsInstall() {
 		return nil
+	}
+	if runs, err := o.usesProgram(ctx); err != nil || !runs {
+		return err
 	}
 	digest, err := o.installDigest()
 	if err != nil {
@@ -63,6 +66,34 @@ func (o *operation) runsProgram() bool {
 	kind := o.kind()
 	always := kind == agentpb.OperationKind_OPERATION_KIND_UP || kind == agentpb.OperationKind_OPERATION_KIND_PREVIEW
 	return o.project.hasProgram() && (always || o.request.GetOptions().GetRunProgram())
+}
+
+// usesProgram reports whether the operation needs what is installed for the program: because it runs the program, or because that has the dynamic
+// providers of resources.
+func (o *operation) usesProgram(ctx context.Context) (bool, error) {
+	if o.runsProgram() || !o.project.hasProgram() {
+		return o.runsProgram(), nil
+	}
+	switch o.project.runtime {
+	case "nodejs", "bun", "python":
+		facts, err := o.knownState(ctx)
+		return err == nil && facts.Dynamic, err
+	}
+	return false, nil
+}
+
+// hasOwnPlugins reports whether the project has a plugin by its path.
+func (p *project) hasOwnPlugins() bool {
+	kinds, _ := p.Plugins.(map[string]any)
+	for _, kind := range kinds {
+		plugins, _ := kind.([]any)
+		for _, plugin := range plugins {
+			if named, _ := plugin.(map[string]any); named["path"] != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // needsInstall reports whether `pulumi install` has something to do. A Pulumi YAML program has no dependencies except packages. The operation

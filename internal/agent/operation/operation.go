@@ -103,6 +103,9 @@ func (o *operation) perform(ctx context.Context) (map[string]*agentpb.Output, er
 	if err != nil {
 		return nil, err
 	}
+	if sum.dynamic {
+		o.report.update(func(op *agentpb.Operation) { op.Project.NeedsProgram = true })
+	}
 	// The stack is as it should be, so the caller must not cut off what comes now.
 	ctx = context.WithoutCancel(ctx)
 	if o.kind() == agentpb.OperationKind_OPERATION_KIND_DESTROY {
@@ -136,6 +139,7 @@ func (o *operation) resolve() (err error) {
 	o.report.update(func(op *agentpb.Operation) {
 		op.Project = &agentpb.ProjectSource{
 			Name: plaintext.Cut(o.project.Name, agentpb.MaxName), Runtime: plaintext.Cut(o.project.runtime, agentpb.MaxName),
+			NeedsProgram: o.request.GetProject().GetNeedsProgram() || o.project.hasOwnPlugins(),
 		}
 	})
 	var secrets []string

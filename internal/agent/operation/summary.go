@@ -10,6 +10,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/agent/state"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 	"github.com/stack-controller/stack-controller/internal/steps"
 	"github.com/stack-controller/stack-controller/internal/urn"
@@ -133,6 +134,8 @@ type summary struct {
 	// printed is the end of what the program printed on its standard error. Some language plugins say there, and only there, why
 	// they failed. It is nil if nothing was printed.
 	printed *cli.Tail
+	// dynamic is true when there is a resource with a dynamic provider.
+	dynamic bool
 	// started is true once the engine was at work: from then on a failure is one of the program, not of the preparations.
 	started bool
 }
@@ -155,6 +158,7 @@ func (s *summary) add(encoded []byte) bool {
 	case event.ResourcePre != nil:
 		s.started = true
 		step := event.ResourcePre.Metadata
+		s.dynamic = s.dynamic || !strings.HasPrefix(step.Op, "delete") && state.IsDynamic(step.Type)
 		if step.Type == stackType || strings.HasPrefix(step.Type, providerPrefix) || step.Op == steps.Same {
 			return false
 		}

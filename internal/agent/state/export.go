@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/stack-controller/stack-controller/internal/agent/config"
 	"github.com/stack-controller/stack-controller/internal/urn"
@@ -22,6 +23,19 @@ type Facts struct {
 	PendingCreates []string
 	// PendingOthers describe other operations on resources that were cut off. Pulumi forgets them with the next update.
 	PendingOthers []string
+	// Dynamic says that some resources have a dynamic provider, see IsDynamic.
+	Dynamic bool
+}
+
+// IsDynamic reports whether a resource of the type belongs to a dynamic provider. Its code is in the state, but Pulumi runs it with the packages
+// that are installed for the program.
+func IsDynamic(kind string) bool {
+	for _, language := range []string{"pulumi-nodejs", "pulumi-python"} {
+		if kind == "pulumi:providers:"+language || strings.HasPrefix(kind, language+":dynamic") {
+			return true
+		}
+	}
+	return false
 }
 
 // ReadFacts reads an exported state as a stream, because a state can be much larger than the facts. The types of the SDK's apitype would
@@ -52,7 +66,15 @@ func (f *Facts) readMember(decoder *json.Decoder, key string) error {
 	case "resources":
 		return each(decoder, '[', func() error {
 			f.Resources++
-			return skipValue(decoder)
+			return eachMember(decoder, func(key string) error {
+				if key != "type" {
+					return skipValue(decoder)
+				}
+				var kind string
+				err := decoder.Decode(&kind)
+				f.Dynamic = f.Dynamic || IsDynamic(kind)
+				return err
+			})
 		})
 	case "secrets_providers":
 		var provider struct {

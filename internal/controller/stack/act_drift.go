@@ -20,6 +20,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/template"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
@@ -42,9 +43,19 @@ func onlyChecksDrift(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 	spec := &update.Spec
 	options, err := driftOptions(stack)
 	return err == nil && spec.Type == autov1alpha1.UpdateTypeRefresh && ptr.Deref(spec.PreviewOnly, false) && spec.StackName == stack.Spec.Stack &&
-		spec.ProjectInfo != nil && ptr.Equal(spec.ProjectInfo, stack.Status.ProjectInfo) && spec.Source == nil &&
+		isOfLastUpdate(stack, spec) &&
 		equality.Semantic.DeepEqual(spec.Selection, options.Selection) &&
 		!ptr.Deref(spec.RunProgram, false) && update.Generation <= 1
+}
+
+// isOfLastUpdate reports whether the check works from the state alone, or with the program that the Stack deployed last if that has providers.
+func isOfLastUpdate(stack *pulumiv1.Stack, spec *autov1alpha1.UpdateSpec) bool {
+	info, last := stack.Status.ProjectInfo, stack.Status.LastUpdate
+	if spec.Source == nil {
+		return spec.ProjectInfo != nil && ptr.Equal(spec.ProjectInfo, info)
+	}
+	return spec.ProjectInfo == nil && info != nil && info.NeedsProgram && last != nil && last.LastSuccessfulCommit == source.CommitOf(spec.Source) &&
+		spec.Source.Dir == dirOf(stack)
 }
 
 // driftOptions returns the options of an update of the Stack. A check for drift is for the same resources, because an update corrects no others.
@@ -119,6 +130,9 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 			Selection: options.Selection,
 			Timeout:   stack.Spec.Timeout,
 		},
+	}
+	if info := stack.Status.ProjectInfo; info.NeedsProgram && o.artifact != nil && o.artifact.Commit() == stack.Status.LastUpdate.LastSuccessfulCommit {
+		check.Spec.ProjectInfo, check.Spec.Source = nil, o.artifact.UpdateSource(dirOf(stack))
 	}
 	if check.Spec.Timeout == nil {
 		// Nobody waits for the check, so nobody would notice that it hangs.

@@ -143,15 +143,19 @@ func blockedDestroy(o observation) *decision {
 
 // cannotDestroy adds to a problem with the source what the user can do about it.
 func cannotDestroy(stack *pulumiv1.Stack, problem string) string {
-	if stack.Status.ProjectInfo != nil && stack.Spec.RunProgram {
+	if info := stack.Status.ProjectInfo; info != nil && !info.NeedsProgram && stack.Spec.RunProgram {
 		return fmt.Sprintf("cannot destroy: %s; set spec.runProgram to false to destroy without the program, or %s", problem, orphanHint)
+	}
+	if info := stack.Status.ProjectInfo; info != nil && info.NeedsProgram {
+		return fmt.Sprintf("cannot destroy: %s, and the program has the provider of some resources; %s", problem, orphanHint)
 	}
 	return fmt.Sprintf("cannot destroy: %s; %s", problem, orphanHint)
 }
 
 // destroyableFromState reports whether the resources can be destroyed without the program.
 func destroyableFromState(stack *pulumiv1.Stack) bool {
-	return stack.Status.ProjectInfo != nil && !stack.Spec.RunProgram
+	info := stack.Status.ProjectInfo
+	return info != nil && !info.NeedsProgram && !stack.Spec.RunProgram
 }
 
 // describeDependents names some of the Stacks that have to be deleted first, and says what to do. Stacks that are not being deleted yet

@@ -433,3 +433,28 @@ func TestDriftIsDescribedWithinBounds(t *testing.T) {
 	message := conditions.GetMessage(o.stack, pulumiv1.DriftedCondition)
 	NewWithT(t).Expect(len(message)).To(BeNumerically("<", maxDriftText+200))
 }
+
+func TestCheckForDriftHasTheProgramThatHasProviders(t *testing.T) {
+	o := watchful(pulumiv1.DriftModeDetect)
+	check := func(change func(*autov1alpha1.UpdateSpec)) *autov1alpha1.Update {
+		update := &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeRefresh, PreviewOnly: new(true), StackName: "dev"}}
+		change(&update.Spec)
+		return update
+	}
+	fromState := check(func(spec *autov1alpha1.UpdateSpec) { spec.ProjectInfo = o.stack.Status.ProjectInfo.DeepCopy() })
+	deployed := check(func(spec *autov1alpha1.UpdateSpec) { spec.Source = o.artifact.UpdateSource("") })
+	other := check(func(spec *autov1alpha1.UpdateSpec) { spec.Source = &autov1alpha1.UpdateSource{Digest: "sha256:other"} })
+	elsewhere := check(func(spec *autov1alpha1.UpdateSpec) { spec.Source = o.artifact.UpdateSource("other") })
+	g := NewWithT(t)
+	g.Expect(onlyChecksDrift(o.stack, fromState)).To(BeTrue())
+	g.Expect(onlyChecksDrift(o.stack, deployed)).To(BeFalse(), "nothing needs the program")
+	g.Expect(destroyableFromState(o.stack)).To(BeTrue())
+	o.stack.Status.ProjectInfo.NeedsProgram = true
+	fromState.Spec.ProjectInfo.NeedsProgram = true
+	g.Expect(onlyChecksDrift(o.stack, fromState)).To(BeTrue(), "the program is not there")
+	g.Expect(onlyChecksDrift(o.stack, deployed)).To(BeTrue())
+	g.Expect(onlyChecksDrift(o.stack, other)).To(BeFalse(), "somebody else made it")
+	g.Expect(onlyChecksDrift(o.stack, elsewhere)).To(BeFalse())
+	g.Expect(destroyableFromState(o.stack)).To(BeFalse())
+	g.Expect(cannotDestroy(o.stack, "the source is gone")).To(ContainSubstring("the program has the provider"))
+}

@@ -152,7 +152,7 @@ func setSource(request *agentpb.StartOperationRequest, o *observation, pods bool
 }
 
 func projectSource(project *autov1alpha1.ProjectInfo) *agentpb.StartOperationRequest_Project {
-	return &agentpb.StartOperationRequest_Project{Project: &agentpb.ProjectSource{Name: project.Name, Runtime: project.Runtime}}
+	return &agentpb.StartOperationRequest_Project{Project: &agentpb.ProjectSource{Name: project.Name, Runtime: project.Runtime, NeedsProgram: project.NeedsProgram}}
 }
 
 // optionsOf returns what the flags of pulumi are made from, in internal/agent/operation/arguments.go.

@@ -114,7 +114,7 @@ func showOperation(update *autov1alpha1.Update, operation *agentpb.Operation) {
 		status.StartTime = &started
 	}
 	if project := operation.GetProject(); project != nil {
-		status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: project.GetName(), Runtime: project.GetRuntime()}
+		status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: project.GetName(), Runtime: project.GetRuntime(), NeedsProgram: project.GetNeedsProgram()}
 	}
 }
 

@@ -39,6 +39,8 @@ var statusRows = []row{
 		uses: []string{statusUse, "e2e.TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone"}, misuses: []string{statusEdited + "projectInfo", statusTyped}},
 	same("projectInfo.name", "The name of the project.", statusUse, statusEdited+"projectInfo", statusTyped),
 	same("projectInfo.runtime", "The runtime of the project.", statusUse, statusEdited+"projectInfo", statusTyped),
+	added("projectInfo.needsProgram", "A dynamic provider is part of the program, so drift is looked for, and the stack destroyed, with the program.",
+		"stack.TestCheckForDriftHasTheProgramThatHasProviders", statusTyped),
 	{
 		field: "currentUpdate", operator: "The Update that is running. If it does not exist, the Stack waits for it forever.",
 		uses: []string{statusUse, "stack.TestInterruptedUpdateIsFollowedByAnotherOneAtOnce"}, misuses: []string{statusEdited + "currentUpdate", statusTyped},

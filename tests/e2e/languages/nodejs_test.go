@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -120,6 +121,26 @@ func TestProgramIsInstalledOnceForItsLockFile(t *testing.T) {
 	stack = commit(t, app, gitserver.Files{"package-lock.json": lock + "\n"})
 	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), stack.Status.LastUpdate.Message)
 	g.Expect(install()).NotTo(Equal(before))
+
+	// A dynamic provider needs what is installed for the program to look for drift, and to be destroyed, also in a new pod.
+	g.Expect(stack.Status.ProjectInfo.NeedsProgram).To(BeTrue())
+	replacePod := func() {
+		_, err := system.Cluster.Kubectl(ctx, "delete", "pod", "--namespace="+name, name+"-workspace-0")
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	replacePod()
+	earlier := stack.DeepCopy()
+	stack.Annotations = map[string]string{pulumiv1.DriftCheckAnnotation: "now"}
+	stack.Spec.DestroyOnFinalize, stack.Spec.Drift = true, &pulumiv1.DriftSpec{Interval: metav1.Duration{Duration: time.Hour}}
+	g.Expect(system.Client.Patch(ctx, stack, client.MergeFrom(earlier))).To(Succeed())
+	stack = await(t, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
+		g.Expect(stack.Status.Drift).NotTo(BeNil())
+		g.Expect(stack.Status.Drift.LastHandledCheckAt).To(Equal("now"))
+	})
+	g.Expect(conditions.IsFalse(stack, pulumiv1.DriftedCondition)).To(BeTrue(), conditions.GetMessage(stack, pulumiv1.DriftedCondition))
+	replacePod()
+	g.Expect(system.Client.Delete(ctx, stack)).To(Succeed())
+	g.Eventually(func() bool { return apierrors.IsNotFound(system.Client.Get(ctx, app.Key(), stack)) }, patience, time.Second).Should(BeTrue())
 }
 
 // installed returns the time at which the packages of the program in the workspace were installed.
