@@ -183,6 +183,11 @@ func TestAFileIsReplacedOnlyByAWholeOne(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)), "it may have secrets")
 	g.Expect(os.ReadDir(filepath.Dir(path))).To(HaveLen(1))
+	link := filepath.Join(t.TempDir(), "link")
+	g.Expect(os.Symlink(path, link)).To(Succeed())
+	g.Expect(replaceFile(link, func(out io.Writer) error { _, err := io.WriteString(out, "linked"); return err })).To(Succeed())
+	g.Expect(os.ReadFile(path)).To(BeEquivalentTo("linked"))
+	g.Expect(os.Readlink(link)).To(Equal(path))
 	g.Expect(replaceFile(os.DevNull, func(out io.Writer) error { _, err := io.WriteString(out, "x"); return err })).To(Succeed())
 }
 

@@ -46,6 +46,9 @@ func (s *session) exportState() *cobra.Command {
 
 // replaceFile writes a file that only its owner may read. A file that exists stays as it is until write has succeeded.
 func replaceFile(path string, write func(io.Writer) error) (err error) {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // a link stays one
+	}
 	var out *os.File
 	if info, statErr := os.Stat(path); statErr == nil && !info.Mode().IsRegular() {
 		out, err = os.OpenFile(path, os.O_WRONLY, 0) // such as a pipe

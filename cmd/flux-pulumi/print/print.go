@@ -63,13 +63,13 @@ func New(out io.Writer, getenv func(string) string) *Printer {
 
 // Write writes text that is already formatted.
 func (p *Printer) Write(text []byte) (int, error) {
-	p.clear()
+	p.Clear()
 	return p.out.Write(text)
 }
 
 // Line writes a line.
 func (p *Printer) Line(format string, args ...any) {
-	p.clear()
+	p.Clear()
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
@@ -124,10 +124,7 @@ func (p *Printer) over(line string, elapsed time.Duration) {
 }
 
 // Clear removes the line of progress, if there is one.
-func (p *Printer) Clear() { p.clear() }
-
-// clear removes the line of progress.
-func (p *Printer) clear() {
+func (p *Printer) Clear() {
 	if p.Live && p.shown != "" {
 		fmt.Fprint(p.out, "\r\x1b[K")
 	}

@@ -110,3 +110,19 @@ func TestWhatIsInstalledInTheContainerIsGoneWithIt(t *testing.T) {
 	f.Expect(os.WriteFile(records[0], append([]byte("another "), content...), 0o600)).To(Succeed())
 	expect(true, "pip may have installed into the container")
 }
+
+func TestTemporaryFilesOfKilledProcessesAreRemoved(t *testing.T) {
+	f := newFixture(t)
+	left := filepath.Join(f.home, "tmp", "go-build1", "b001")
+	for _, exclusive := range []bool{false, true} {
+		f.Expect(os.MkdirAll(left, 0o700)).To(Succeed())
+		f.options.ExclusiveHost = exclusive
+		f.restart()
+		f.Expect(filepath.Join(f.home, "tmp")).To(BeADirectory())
+		if exclusive {
+			f.Expect(left).NotTo(BeADirectory())
+		} else {
+			f.Expect(left).To(BeADirectory(), "an earlier process may still live")
+		}
+	}
+}
