@@ -86,9 +86,8 @@ func (r *Reconciler) actOnDrift(ctx context.Context, o *observation, d driftDeci
 		if event := recordDrift(o); event != nil {
 			result.addEvent(func() { event(r) })
 		}
-		// The check is deleted only after its result is written to the status.
-		check := o.driftCheck
-		result.then = append(result.then, func(ctx context.Context) error { return r.deleteDriftCheck(ctx, check) })
+		// The next reconcile deletes the check, when it sees the result in the status. So no reconcile finds neither the check nor its result,
+		// however late the cache is, and makes another check at once.
 	case driftDiscard:
 		err = r.deleteDriftCheck(ctx, o.driftCheck)
 	}

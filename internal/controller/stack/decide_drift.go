@@ -132,7 +132,7 @@ func decideOnDrift(o observation, d decision) driftDecision {
 
 // startTimedOut reports whether the check was not started within checkStartTimeout.
 func startTimedOut(check *autov1alpha1.Update, now time.Time) bool {
-	return !check.HasStarted() && now.Sub(check.CreationTimestamp.Time) > checkStartTimeout
+	return !check.HasStarted() && now.Sub(check.CreationTimestamp.Time) >= checkStartTimeout
 }
 
 func discardIf(check *autov1alpha1.Update) driftStep {
@@ -153,8 +153,9 @@ func canDrift(stack *pulumiv1.Stack) bool {
 func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
 	last, drift := stack.Status.LastUpdate, stack.Status.Drift
 	// Times have seconds, in which another update and its check may have ended.
-	recorded := check.IsComplete() && drift != nil && drift.LastCheckTime != nil && check.Status.EndTime.Equal(drift.LastCheckTime) &&
-		drift.CheckedUpdate == check.Annotations[pulumiv1.DriftUpdateAnnotation]
+	recorded := drift != nil && drift.LastCheckTime != nil && drift.CheckedUpdate == check.Annotations[pulumiv1.DriftUpdateAnnotation] &&
+		(check.IsComplete() && check.Status.EndTime.Equal(drift.LastCheckTime) ||
+			!check.IsComplete() && startTimedOut(check, drift.LastCheckTime.Time))
 	cancelled := conditions.GetReason(check, autov1alpha1.UpdateFailed) == autov1alpha1.CanceledReason
 	return last == nil || last.Name != check.Annotations[pulumiv1.DriftUpdateAnnotation] || recorded || cancelled
 }

@@ -131,6 +131,15 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 			o.sees(0)
 			o.driftCheck = checked(0)
 		}), step: driftDiscard},
+		"a failure to start, too": {given: with(watchful(""), created(16*time.Minute), func(o *observation) {
+			o.workspace = &autov1alpha1.Workspace{}
+			o.stack.Status.Drift = &pulumiv1.DriftStatus{LastCheckTime: new(ago(time.Minute)), CheckedUpdate: "app-1", Failures: 1}
+		}), step: driftDiscard},
+		"but one that started after all goes on": {given: with(watchful(""), func(o *observation) {
+			o.driftCheck = running.DeepCopy()
+			o.driftCheck.CreationTimestamp = ago(16 * time.Minute)
+			o.stack.Status.Drift = &pulumiv1.DriftStatus{LastCheckTime: new(ago(time.Minute)), CheckedUpdate: "app-1", Failures: 1}
+		}), step: driftNone, waits: true},
 		"not when an update ended meanwhile": {given: with(watchful(""), func(o *observation) {
 			o.driftCheck = checked(0)
 			o.stack.Status.LastUpdate.Name = "app-2"

@@ -1,0 +1,77 @@
+package stack
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// lateStacks is the client of a controller whose cache has Stacks only some time after they changed, as on a busy machine.
+type lateStacks struct {
+	client.Client
+	delay time.Duration
+
+	mu   sync.Mutex
+	seen []seenStack
+}
+
+type seenStack struct {
+	stack *pulumiv1.Stack
+	at    time.Time
+}
+
+// Get implements client.Reader. It is for one Stack.
+func (c *lateStacks) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	err := c.Client.Get(ctx, key, object, options...)
+	stack, ok := object.(*pulumiv1.Stack)
+	if err != nil || !ok {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.seen) == 0 || c.seen[len(c.seen)-1].stack.ResourceVersion != stack.ResourceVersion {
+		c.seen = append(c.seen, seenStack{stack.DeepCopy(), time.Now()})
+	}
+	for len(c.seen) > 1 && time.Since(c.seen[1].at) > c.delay {
+		c.seen = c.seen[1:]
+	}
+	c.seen[0].stack.DeepCopyInto(stack)
+	return nil
+}
+
+func TestCheckIsNotRepeatedBecauseTheCacheIsLate(t *testing.T) {
+	late := &lateStacks{delay: 500 * time.Millisecond}
+	s := newFixture(t, func(r *Reconciler) { late.Client, r.Client = r.Client, late })
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev", Drift: &pulumiv1.DriftSpec{}}}
+	withImage("one")(stack)
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	s.mark(s.awaitUnfinishedUpdate(), started, succeeds)
+	s.await(stack, idle)
+	s.edit(stack, func(stack *pulumiv1.Stack) { metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.DriftCheckAnnotation, "1") })
+	check := s.awaitUnfinishedUpdate()
+	s.Expect(isDriftCheck(check)).To(BeTrue())
+	s.mark(check, started, func(update *autov1alpha1.Update) {
+		update.Status.Changes = []autov1alpha1.ResourceChange{gone("a:b:C", "x")}
+	}, succeeds)
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.Drift != nil && stack.Status.Drift.Unconfirmed != "" })
+	s.Eventually(func() bool { return s.checked(check) }).Should(BeFalse(), "the check is deleted when its result is in the status")
+	s.Consistently(s.updates, "2s").Should(HaveLen(1), "the check that confirms it follows after %s", confirmDelay)
+}
+
+// checked reports whether the Update that looked for drift is still there.
+func (s *fixture) checked(check *autov1alpha1.Update) bool {
+	for _, update := range s.updates() {
+		if update.UID == check.UID {
+			return true
+		}
+	}
+	return false
+}
