@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -129,12 +130,15 @@ func (g *getter) query(names []string) ([]client.ListOption, error) {
 }
 
 func (g *getter) list(ctx context.Context, query []client.ListOption) ([]client.Object, string, error) {
-	list := g.kind.newList()
+	list, err := g.newList()
+	if err != nil {
+		return nil, "", err
+	}
 	if err := g.cluster.list(ctx, list, query...); err != nil {
 		return nil, "", err
 	}
 	var objects []client.Object
-	err := apimeta.EachListItem(list, func(object runtime.Object) error {
+	err = apimeta.EachListItem(list, func(object runtime.Object) error {
 		if object := object.(client.Object); g.wanted == nil || g.wanted(object) {
 			objects = append(objects, object)
 		}
@@ -142,6 +146,21 @@ func (g *getter) list(ctx context.Context, query []client.ListOption) ([]client.
 	})
 	g.kind.order(objects)
 	return objects, list.GetResourceVersion(), err
+}
+
+// newList returns a list for what is read. What programs get has all fields, also those of an API that is newer than this program.
+func (g *getter) newList() (client.ObjectList, error) {
+	list := g.kind.newList()
+	if g.wanted != nil || g.options.output != "json" && g.options.output != "yaml" {
+		return list, nil
+	}
+	kind, err := g.cluster.client.GroupVersionKindFor(list)
+	if err != nil {
+		return nil, fmt.Errorf("find the kind of %s: %w", g.kind.plural, err)
+	}
+	whole := &unstructured.UnstructuredList{}
+	whole.SetGroupVersionKind(kind)
+	return whole, nil
 }
 
 // follow shows each change until the context ends.
@@ -172,7 +191,11 @@ func (g *getter) stream(ctx context.Context, query []client.ListOption, version 
 	for _, option := range query {
 		option.ApplyToList(options)
 	}
-	watcher, err := g.cluster.client.Watch(ctx, g.kind.newList(), options)
+	list, err := g.newList()
+	if err != nil {
+		return err
+	}
+	watcher, err := g.cluster.client.Watch(ctx, list, options)
 	if err != nil {
 		return explained(err, "watch %s", g.kind.plural)
 	}

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -257,4 +258,23 @@ func TestAPreviewSaysThatTheSpecificationIsNewer(t *testing.T) {
 	g.Expect(isEdited(stack)).To(BeFalse(), "it was only suspended")
 	stack.Generation = 5
 	g.Expect(isEdited(stack)).To(BeTrue())
+}
+
+func TestProgramsGetFieldsThatThisOneDoesNotKnow(t *testing.T) {
+	for _, format := range []string{"json", "yaml"} {
+		g := NewWithT(t)
+		s, _ := newSession(nil)
+		var out strings.Builder
+		s.out = print.New(&out, func(string) string { return "" })
+		c, _ := newCluster()
+		c.client = interceptor.NewClient(c.client, interceptor.Funcs{
+			List: func(_ context.Context, _ client.WithWatch, into client.ObjectList, _ ...client.ListOption) error {
+				return json.Unmarshal([]byte(`{"apiVersion": "pulumi.com/v1", "kind": "StackList", "items": [{"apiVersion": "pulumi.com/v1", "kind": "Stack",
+					"metadata": {"name": "app", "namespace": "apps", "managedFields": [{"manager": "somebody"}]}, "status": {"ofALaterVersion": true}}]}`), into)
+			},
+		})
+		getter := &getter{session: s, cluster: c, kind: stacks(), options: getOptions{output: format}, named: true}
+		g.Expect(getter.run(t.Context(), []string{"app"})).To(Succeed())
+		g.Expect(out.String()).To(And(ContainSubstring("ofALaterVersion"), Not(ContainSubstring("managedFields"))))
+	}
 }
