@@ -268,13 +268,3 @@ func TestAssign(t *testing.T) {
 	g.Expect(Assign(members, byNamespace, digestA, make([]*int64, 3))).To(MatchError(ContainSubstring(`wave "both"`)))
 	g.Expect(Assign(nil, all, digestA, make([]*int64, len(all)))).To(Succeed())
 }
-
-func TestCut(t *testing.T) {
-	g := NewWithT(t)
-	g.Expect(cut("short")).To(Equal("short"))
-	for length := 190; length < 500; length++ {
-		long := cut(fmt.Sprintf("%*s", length, "ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€ö€"))
-		g.Expect(len(long)).To(BeNumerically("<=", messageLength))
-		g.Expect([]byte(long)).To(Equal([]byte(string([]rune(long)))))
-	}
-}

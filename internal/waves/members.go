@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
-	"strings"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -19,6 +18,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 const (
@@ -148,7 +148,7 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 	case same(applied, target) && stack.Status.ObservedGeneration == stack.Generation && isReady(stack):
 		m.State = m.done()
 	case ran && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Interruptions == 0:
-		m.State, m.Message = Failing, cut(last.Message)
+		m.State, m.Message = Failing, plaintext.Cut(last.Message, messageLength)
 		if wasBroken(m.Succeeded, status) {
 			m.State = BrokenBefore
 		}
@@ -188,7 +188,7 @@ func driftOf(stack *pulumiv1.Stack) *Drift {
 	if drift.Digest == "" && drift.Failures == 0 {
 		return &Drift{}
 	}
-	return &Drift{Problem: cmp.Or(cut(conditions.GetMessage(stack, pulumiv1.DriftedCondition)), "drift"), Found: drift.Digest != "" && drift.Failures == 0}
+	return &Drift{Problem: cmp.Or(plaintext.Cut(conditions.GetMessage(stack, pulumiv1.DriftedCondition), messageLength), "drift"), Found: drift.Digest != "" && drift.Failures == 0}
 }
 
 // wasBroken reports whether a Stack that fails with the target did so with the revisions before. As long as no target reached all Stacks, as after
@@ -200,13 +200,6 @@ func wasBroken(lastSuccessful string, status *autov1alpha1.StackRolloutStatus) b
 	known := append(slices.Clone(status.Earlier), *status.Stable, status.Target.RolloutRevision)
 	succeeded := autov1alpha1.RolloutRevision{Revision: lastSuccessful, Digest: lastSuccessful}
 	return !slices.ContainsFunc(known, func(revision autov1alpha1.RolloutRevision) bool { return Same(revision, succeeded) })
-}
-
-func cut(message string) string {
-	if len(message) <= messageLength {
-		return message
-	}
-	return strings.ToValidUTF8(message[:messageLength-len("…")], "") + "…"
 }
 
 // dependenciesOf returns the Stacks that the Stack depends on.

@@ -39,6 +39,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 	"github.com/stack-controller/stack-controller/internal/report/events"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 	"github.com/stack-controller/stack-controller/internal/shard"
@@ -313,12 +314,12 @@ func lastRequest(rollout *autov1alpha1.StackRollout) string {
 // mark sets the conditions. A StackRollout that goes on, soaks, or is suspended is Ready: whoever waits for it with kstatus must not wait for
 // days.
 func mark(rollout *autov1alpha1.StackRollout, d decision) {
-	complete := metav1.ConditionFalse
+	complete, message := metav1.ConditionFalse, plaintext.Cut(d.message, maxMessage)
 	if d.complete {
 		complete = metav1.ConditionTrue
 	}
 	set := func(kind string, status metav1.ConditionStatus) {
-		conditions.Set(rollout, &metav1.Condition{Type: kind, Status: status, Reason: d.reason, Message: d.message, ObservedGeneration: rollout.Generation})
+		conditions.Set(rollout, &metav1.Condition{Type: kind, Status: status, Reason: d.reason, Message: message, ObservedGeneration: rollout.Generation})
 	}
 	set(autov1alpha1.RolloutComplete, complete)
 	if !d.failed {

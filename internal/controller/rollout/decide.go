@@ -29,17 +29,24 @@ const (
 const sourceInterval = 30 * time.Second
 
 const (
-	// These bound the status: earlier targets, those that Stacks still have among them, Stacks that fail, Stacks that cannot take part, and bytes of the names of Stacks that have a turn.
-	maxEarlier  = 10
-	maxKept     = 50
-	maxFailing  = 10
-	maxRefused  = 10
-	turnsLength = 24 << 10
+	// maxStatus bounds the status, in bytes of JSON: everybody who watches gets it with each turn. Turns get what the rest leaves, but at least
+	// leastTurns. The rest is bounded by these numbers, and these bytes: earlier targets, those that Stacks still have among them; the first Stack that
+	// fails and those that cannot take part; the message of a condition, and all conditions.
+	maxStatus        = 48 << 10
+	leastTurns       = 4 << 10
+	maxEarlier       = 10
+	maxKept          = 50
+	earlierLength    = 6 << 10
+	maxFailing       = 10
+	maxRefused       = 10
+	failuresLength   = 7 << 10
+	maxMessage       = 512
+	conditionsLength = 2 << 10
 	// maxCycle is how many Stacks that wait for each other the message names at most, and looks at.
 	maxCycle = 10
-	// maxPlans is how many Stacks may make plans at once, and plansLength how long their names are together, in bytes.
+	// maxPlans is how many Stacks may make plans at once, and plansLength the bytes that they take of the status.
 	maxPlans    = 200
-	plansLength = 12 << 10
+	plansLength = 9 << 10
 )
 
 // observation is everything that a decision is made from.
@@ -167,6 +174,7 @@ func decide(o observation) decision {
 	}
 	w.giveTurns(open)
 	w.givePlans(open)
+	w.fit()
 	w.describe(open)
 	return w.decision
 }
@@ -228,16 +236,17 @@ func (w *walk) soakSince(wave *autov1alpha1.RolloutWaveStatus, ended time.Time) 
 
 // forgetEarlier bounds the earlier targets, and keeps older ones that Stacks have succeeded with: what those fail with is not broken before.
 func (w *walk) forgetEarlier() {
-	if len(w.status.Earlier) <= maxEarlier {
-		return
-	}
 	succeeded := map[string]bool{}
 	for _, m := range w.members {
 		succeeded[m.Succeeded] = true
 	}
-	kept := w.status.Earlier[:maxEarlier:maxEarlier]
-	for _, earlier := range w.status.Earlier[maxEarlier:] {
-		if succeeded[earlier.Digest] && len(kept) < maxKept {
+	var kept []autov1alpha1.RolloutRevision
+	length := 0
+	for i, earlier := range w.status.Earlier {
+		if i >= maxEarlier && (!succeeded[earlier.Digest] || len(kept) == maxKept) {
+			continue
+		}
+		if length += lengthOf(earlier); length <= earlierLength {
 			kept = append(kept, earlier)
 		}
 	}

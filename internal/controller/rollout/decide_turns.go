@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -78,7 +79,7 @@ func (w *walk) givePlans(open openWave) {
 			if !m.Approval || m.State != waves.Waiting || m.Behind || w.waitsForMember(m) || (onlyThose || i > open.index) && !had[m.String()] {
 				continue
 			}
-			if length += len(m.String()); length > plansLength || len(w.status.Plans) == maxPlans {
+			if length += lengthOf(m.String()); length > plansLength || len(w.status.Plans) == maxPlans {
 				return
 			}
 			w.status.Plans = append(w.status.Plans, m.String())
@@ -96,10 +97,7 @@ func (w *walk) giveTurns(open openWave) {
 	if open.halted != "" || w.status.Paused || open.index == len(w.byWave) || open.soaks || open.awaits {
 		return
 	}
-	active, length := 0, 0
-	for _, turn := range w.status.Turns {
-		length += len(turn.Stack)
-	}
+	active, room := 0, w.roomForTurns()
 	for _, m := range w.members {
 		if m.State == waves.Running || m.State == waves.CheckingDrift && !m.Since.IsZero() {
 			active++
@@ -108,7 +106,7 @@ func (w *walk) giveTurns(open openWave) {
 	for i := 0; i <= open.index; i++ {
 		most := waves.MaxConcurrent(w.spec, &w.spec.Waves[i], len(w.byWave[i]))
 		for _, m := range w.byWave[i] {
-			if active >= most || length >= turnsLength {
+			if active >= most {
 				break
 			}
 			if m.State == waves.Waiting && m.Behind {
@@ -121,19 +119,44 @@ func (w *walk) giveTurns(open openWave) {
 			case m.State == waves.CheckingDrift && m.Since.IsZero():
 			case m.State != waves.Waiting || m.Behind || w.waitsForMember(m) || w.waitsForWindow(m):
 				continue
-			default:
+			}
+			turn := autov1alpha1.RolloutTurn{Stack: m.String(), Wave: w.spec.Waves[i].Name, Since: w.time(), CheckDrift: w.spec.Waves[i].NoDrift}
+			if room -= lengthOf(turn); room < 0 {
+				return
+			}
+			if m.State == waves.Waiting {
 				m.State = waves.Running
 			}
 			m.Since = w.now
-			w.status.Turns = append(w.status.Turns, autov1alpha1.RolloutTurn{
-				Stack: m.String(), Wave: w.spec.Waves[i].Name, Since: w.time(), CheckDrift: w.spec.Waves[i].NoDrift,
-			})
+			w.status.Turns = append(w.status.Turns, turn)
 			w.status.Waves[i].Running++
 			w.status.Waves[i].Waiting--
-			active, length = active+1, length+len(m.String())
+			active++
 			w.comeBackIn(waves.TimeoutOf(&w.spec.Waves[i]))
 		}
 	}
+}
+
+// roomForTurns returns how many bytes of the status are left for other turns.
+func (w *walk) roomForTurns() int {
+	rest := w.status
+	rest.Conditions, rest.Turns, rest.Plans, rest.Failing, rest.Refused = nil, nil, nil, nil, nil
+	return max(maxStatus-conditionsLength-plansLength-failuresLength-lengthOf(rest), leastTurns) - lengthOf(w.status.Turns)
+}
+
+// fit leaves out Stacks that failed, and that the status has no room for: it names some as examples only.
+func (w *walk) fit() {
+	rest := w.status
+	for rest.Conditions = nil; len(rest.Failing) > 1 && lengthOf(rest) > maxStatus-conditionsLength; {
+		rest.Failing = rest.Failing[:len(rest.Failing)-1]
+	}
+	w.status.Failing = rest.Failing
+}
+
+// lengthOf returns how many bytes a part of the status takes, with the comma after it.
+func lengthOf(part any) int {
+	encoded, _ := json.Marshal(part) // it has only texts and numbers
+	return len(encoded) + 1
 }
 
 // waitsForMember reports whether the Stack depends on another one of the StackRollout that does not have the target yet. It gets no turn, so

@@ -98,7 +98,7 @@ func TestPlansAreBounded(t *testing.T) {
 	}
 	f.rollout.Spec.Waves = f.rollout.Spec.Waves[1:]
 	f.offers("b")
-	f.Expect(len(strings.Join(f.rollout.Status.Plans, ""))).To(And(BeNumerically("<=", plansLength), BeNumerically(">", plansLength-300)))
+	f.Expect(lengthOf(f.rollout.Status.Plans)).To(And(BeNumerically("<=", plansLength), BeNumerically(">", plansLength-300)))
 	for i, stack := range f.stacks {
 		stack.Name = fmt.Sprintf("short-%03d", i)
 	}

@@ -55,13 +55,17 @@ func TestCheckIsNotRepeatedBecauseTheCacheIsLate(t *testing.T) {
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	s.mark(s.awaitUnfinishedUpdate(), started, succeeds)
 	s.await(stack, idle)
-	s.edit(stack, func(stack *pulumiv1.Stack) { metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.DriftCheckAnnotation, "1") })
+	s.edit(stack, func(stack *pulumiv1.Stack) {
+		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.DriftCheckAnnotation, "1")
+	})
 	check := s.awaitUnfinishedUpdate()
 	s.Expect(isDriftCheck(check)).To(BeTrue())
 	s.mark(check, started, func(update *autov1alpha1.Update) {
 		update.Status.Changes = []autov1alpha1.ResourceChange{gone("a:b:C", "x")}
 	}, succeeds)
-	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.Drift != nil && stack.Status.Drift.Unconfirmed != "" })
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.Drift != nil && stack.Status.Drift.Unconfirmed != ""
+	})
 	s.Eventually(func() bool { return s.checked(check) }).Should(BeFalse(), "the check is deleted when its result is in the status")
 	s.Consistently(s.updates, "2s").Should(HaveLen(1), "the check that confirms it follows after %s", confirmDelay)
 }
