@@ -482,6 +482,9 @@ func TestStatusIsBounded(t *testing.T) {
 	for i, stack := range f.stacks {
 		stack.Namespace, stack.Name = fmt.Sprintf("team-%02d", i%20), fmt.Sprintf("infrastructure-production-%d", i)
 	}
+	for _, stack := range f.stacks[100:150] {
+		stack.Status.LastUpdate.Message = "quota exceeded"
+	}
 	for i := range f.rollout.Spec.Waves {
 		f.rollout.Spec.Waves[i].Name = fmt.Sprintf("production-%d", i)
 	}
