@@ -195,14 +195,14 @@ func Same(a, b autov1alpha1.RolloutRevision) bool {
 // SameArtifact is Same for two revisions of one source object. Two artifacts of one revision may have other content, because the source includes
 // another one, or because its spec.ignore was edited: so digests decide, where both are known.
 func SameArtifact(a, b autov1alpha1.RolloutRevision) bool {
-	if isDigest(a.Digest) && isDigest(b.Digest) {
+	if IsDigest(a.Digest) && IsDigest(b.Digest) {
 		return a.Digest == b.Digest
 	}
 	return Same(a, b)
 }
 
-// isDigest reports whether what the status of a Stack records as its commit is the digest of an artifact. A git commit is not.
-func isDigest(commit string) bool { return strings.HasPrefix(commit, "sha256:") }
+// IsDigest reports whether what the status of a Stack records as its commit is the digest of an artifact. A git commit is not.
+func IsDigest(commit string) bool { return strings.HasPrefix(commit, "sha256:") }
 
 // hasSourceOf reports whether the source of the Stack is the object in spec.sourceRef of the StackRollout, and not another one of the same
 // repository.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -286,19 +286,25 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.Metrics.Forget(key.Namespace, key.Name)
 }
 
-// neededBy returns the digests of the artifacts that the Stacks of a StackRollout may need: the target, what new Stacks begin with, and earlier
-// targets that some of them still have.
+// neededBy returns the digests of the artifacts that the Stacks of a StackRollout may need: the target, what new Stacks begin with, and what
+// Stacks ran last, also of sources of their own, at most maxKept.
 func neededBy(status *autov1alpha1.StackRolloutStatus, members []*waves.Member) (digests []string) {
+	needed := sets.Set[string]{}
+	need := func(digest string) {
+		if digest != "" && len(digests) < maxKept && !needed.Has(digest) {
+			needed.Insert(digest)
+			digests = append(digests, digest)
+		}
+	}
 	if status.Target != nil {
-		digests = append(digests, status.Target.Digest)
+		need(status.Target.Digest)
 	}
 	if status.Stable != nil {
-		digests = append(digests, status.Stable.Digest)
+		need(status.Stable.Digest)
 	}
-	for i := range status.Earlier {
-		earlier := status.Earlier[i].Digest
-		if slices.ContainsFunc(members, func(m *waves.Member) bool { return m.Has == earlier }) {
-			digests = append(digests, earlier)
+	for _, m := range members {
+		if waves.IsDigest(m.Has) {
+			need(m.Has)
 		}
 	}
 	return digests

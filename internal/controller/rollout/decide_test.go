@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -431,88 +430,4 @@ func TestDecisions(t *testing.T) {
 		}
 		f.Expect(other).To(BeNumerically(">", 0), "the order is another one for each revision")
 	})
-}
-
-func TestStatusIsBounded(t *testing.T) {
-	f := newFleet(t)
-	f.rollout.Spec.MaxConcurrent, f.rollout.Spec.MaxFailures = number(200), number(5000)
-	f.rollout.Spec.Waves = nil
-	for i := range 20 {
-		wave := autov1alpha1.RolloutWave{Name: fmt.Sprintf("%s%02d", repeat("w", 61), i)}
-		if i < 19 {
-			wave.Stacks, wave.Limit = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": fmt.Sprint(i)}}, percent("100%")
-		}
-		f.rollout.Spec.Waves = append(f.rollout.Spec.Waves, wave)
-	}
-	f.stacks = nil
-	for i := range 500 {
-		stack := f.add(fmt.Sprintf("%s%d", repeat("n", 250), i), false)
-		stack.Namespace = repeat("t", 63)
-		if i%2 == 0 {
-			stack.Spec.Approval = &pulumiv1.ApprovalPolicy{}
-		}
-	}
-	for i := range maxRefused {
-		f.refused = append(f.refused, autov1alpha1.RolloutFailure{Stack: f.stacks[i].Name, Message: repeat("m", 200)})
-	}
-	for i := range 100 {
-		f.offer = new(autov1alpha1.RolloutRevision{Revision: fmt.Sprintf("%s@sha1:%040x", repeat("b", 200), i), Digest: fmt.Sprintf("sha256:%064x", i)})
-		f.decide()
-		f.stacks[i].Status.LastUpdate.LastSuccessfulCommit = f.offer.Digest
-	}
-	f.Expect(len(f.rollout.Status.Earlier)).To(And(BeNumerically(">=", maxEarlier), BeNumerically("<=", maxKept)))
-	f.offers("9")
-	f.finish("9")
-	f.rollout.Spec.Waves[19].NoDrift = true
-	f.offers("f")
-	for i, stack := range f.stacks[150:169] {
-		stack.Labels = map[string]string{"tier": fmt.Sprint(i)}
-		succeed(stack, "f")
-	}
-	for _, stack := range f.stacks[100:150] {
-		fail(stack, "f")
-		stack.Status.LastUpdate.Message = strings.Repeat("\"", 200)
-	}
-	f.decide()
-	f.Expect(len(f.rollout.Status.Failing)).To(And(BeNumerically(">", 0), BeNumerically("<=", maxFailing)))
-	f.Expect(f.turns()).NotTo(BeEmpty())
-	f.Expect(lengthOf(f.rollout.Status)).To(And(BeNumerically(">", maxStatus*3/4), BeNumerically("<", maxStatus)))
-
-	// With 20 waves and names as most have, the status has room for about as many as may be updated at once.
-	for i, stack := range f.stacks {
-		stack.Namespace, stack.Name = fmt.Sprintf("team-%02d", i%20), fmt.Sprintf("infrastructure-production-%d", i)
-	}
-	for _, stack := range f.stacks[100:150] {
-		stack.Status.LastUpdate.Message = "quota exceeded"
-	}
-	for i := range f.rollout.Spec.Waves {
-		f.rollout.Spec.Waves[i].Name = fmt.Sprintf("production-%d", i)
-	}
-	f.decide()
-	f.Expect(len(f.turns())).To(BeNumerically(">", 180))
-	f.Expect(f.rollout.Status.Failing).To(HaveLen(maxFailing))
-	f.Expect(len(f.rollout.Status.Plans)).To(BeNumerically(">", 150))
-	f.Expect(lengthOf(f.rollout.Status)).To(BeNumerically("<", maxStatus))
-}
-
-// A decision on 10,000 Stacks, of which some are being updated.
-func BenchmarkDecide(b *testing.B) {
-	f := &fleet{WithT: NewWithT(b), now: noon, rollout: &autov1alpha1.StackRollout{Namespace: "platform", Name: "all"}}
-	f.rollout.Spec.AllowedNamespaces = &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromAll}
-	f.rollout.Spec.MaxConcurrent = number(200)
-	f.rollout.Spec.Waves = []autov1alpha1.RolloutWave{
-		{Name: "canary", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "canary"}}}, {Name: "early", Limit: percent("50%")}, {Name: "rest"},
-	}
-	for i := range 10_000 {
-		f.add(fmt.Sprintf("stack-%d", i), i < 100)
-	}
-	f.offers("a")
-	for _, stack := range f.stacks[:100] {
-		succeed(stack, "b")
-	}
-	f.offers("b")
-	b.ReportAllocs()
-	for b.Loop() {
-		f.decide()
-	}
 }
