@@ -28,7 +28,7 @@ func (w *walk) endTurns() {
 		case m.State == waves.Updated:
 			w.soakSince(&w.status.Waves[m.Wave], m.Ended)
 			continue
-		case m.State == waves.Waiting && !m.Begun && !m.HasTarget && (m.Approval && !m.Approved || w.isShut(m)):
+		case m.State == waves.Waiting && !m.Begun && !m.HasTarget && (m.Approval && !m.Approved || w.isShut(m) || w.waitsForMember(m)):
 			continue
 		case m.State == waves.Waiting, m.State == waves.CheckingDrift:
 			if w.initial.Paused && !w.status.Paused {

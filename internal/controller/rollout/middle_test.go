@@ -345,6 +345,23 @@ func TestTurnThatCannotBeUsedIsTakenBack(t *testing.T) {
 		f.decide()
 		f.Expect(f.turns()).To(ConsistOf(begun), "what runs is finished")
 	})
+	t.Run("dependency", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(1)
+		canary, dependent := f.stacks[0], f.stacks[3]
+		dependent.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: canary.Name}}
+		for _, stack := range f.stacks {
+			stack.Spec.Suspend = stack != dependent
+		}
+		f.offers("b")
+		f.Expect(f.turns()).To(ConsistOf(dependent), "a suspended Stack is not waited for")
+		canary.Spec.Suspend = false
+		f.decide()
+		f.Expect(f.turns()).To(ConsistOf(canary))
+		succeed(canary, "b")
+		f.decide()
+		f.Expect(f.turns()).To(ConsistOf(dependent))
+	})
 	t.Run("plan", func(t *testing.T) {
 		f := approving(t)
 		f.offers("b")

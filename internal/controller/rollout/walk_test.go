@@ -37,6 +37,11 @@ type walker struct {
 	// released has the revisions that each Stack was let have, and ended when its last update to a revision ended.
 	released []map[string]bool
 	ended    map[string]time.Time
+	// before is the StackRollout before its last decision: some Stacks see it for longer. late is true after one acted on it.
+	before *autov1alpha1.StackRollout
+	late   bool
+	// requires is the Stack that each Stack depends on; -1 for none.
+	requires []int
 	// steps is what happened, and broken the promises that do not hold.
 	steps, broken []string
 }
@@ -46,8 +51,10 @@ const (
 	walkInterval = 30 * time.Minute
 )
 
-// newWalker returns a walker with a Stack in wave canary, one in wave early and the others in wave rest.
-func newWalker(t *testing.T, stacks, maxConcurrent int) *walker {
+// newWalker returns a walker with a Stack in wave canary, one in wave early and the others in wave rest. Of its other rules, which ones it has
+// is random.
+func newWalker(t *testing.T, random *rand.Rand) *walker {
+	stacks, maxConcurrent := 2+random.IntN(3), 1+random.IntN(2)
 	w := &walker{fleet: newFleet(t), contents: map[string][]string{"a": make([]string, stacks)}, ended: map[string]time.Time{}, clean: map[string]bool{}}
 	w.rollout.Spec.MaxConcurrent = number(maxConcurrent)
 	early := autov1alpha1.RolloutWave{Name: "early", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "early"}}}
@@ -55,6 +62,18 @@ func newWalker(t *testing.T, stacks, maxConcurrent int) *walker {
 	w.rollout.Spec.Waves[1].NoDrift = true
 	w.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: walkSoak}
 	w.stacks = w.stacks[:stacks]
+	sometimes := func() bool { return random.IntN(3) == 0 }
+	if sometimes() {
+		w.rollout.Spec.MaxFailures = number(1)
+	}
+	if sometimes() {
+		w.rollout.Spec.Waves[1+random.IntN(2)].Promotion = autov1alpha1.PromoteManual
+	}
+	if sometimes() {
+		w.rollout.Spec.Windows = []autov1alpha1.Window{
+			between(autov1alpha1.WindowAllow, -time.Hour, 2*time.Hour), between(autov1alpha1.WindowAllow, 4*time.Hour, 10_000*time.Hour),
+		}
+	}
 	tiers := []string{"canary", "early"}
 	for i, stack := range w.stacks {
 		stack.Labels = nil
@@ -63,7 +82,12 @@ func newWalker(t *testing.T, stacks, maxConcurrent int) *walker {
 		}
 		w.running, w.released = append(w.running, ""), append(w.released, map[string]bool{"a": true})
 		w.contents["a"][i] = "a"
+		if w.requires = append(w.requires, -1); i > 0 && sometimes() {
+			w.requires[i] = random.IntN(i)
+			stack.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: w.stacks[w.requires[i]].Name}}
+		}
 	}
+	w.before = w.rollout.DeepCopy()
 	w.woken = true
 	w.reconcile()
 	return w
@@ -106,20 +130,20 @@ func (w *walker) commit(content func(stack int, letter string) string) {
 	w.offer, w.woken = new(revision(letter)), true
 }
 
-// act does what the Stack controller does with a Stack that is not being updated.
-func (w *walker) act(i int) {
+// act does what the Stack controller does with a Stack that is not being updated, and that sees the StackRollout so.
+func (w *walker) act(i int, rollout *autov1alpha1.StackRollout) {
 	stack, offer := w.stacks[i], w.offered()
 	if w.running[i] != "" || stack.Spec.Suspend {
 		return
 	}
-	if waves.ChecksDrift(stack, w.rollout) && stack.Status.LastUpdate.State == pulumiv1.StackUpdateSucceeded {
+	if waves.ChecksDrift(stack, rollout) && stack.Status.LastUpdate.State == pulumiv1.StackUpdateSucceeded {
 		w.change(i, func(stack *pulumiv1.Stack) { looks(stack, "") })
 		w.clean[stack.Name+letterOf(stack)] = true
 		return
 	}
 	last, has := stack.Status.LastUpdate, letterOf(stack)
 	failed := last.State == pulumiv1.StackUpdateFailed
-	released := waves.Release(stack, w.rollout, *w.offer, w.offer.Digest, nil).Released
+	released := waves.Release(stack, rollout, *w.offer, w.offer.Digest, nil).Released
 	same := w.contents[has][i] == w.contents[offer][i]
 	switch {
 	case !failed && has != offer && same:
@@ -127,11 +151,21 @@ func (w *walker) act(i int) {
 			unchanged(stack, offer)
 			stack.Status.LastUpdate.LastAttemptedCommit, stack.Status.LastUpdate.LastSuccessfulCommit = revision(offer).Digest, revision(offer).Digest
 		})
+	case released && w.waitsFor(i, offer):
 	case released && (failed || has != offer):
 		w.run(i, offer)
 	case failed:
 		w.run(i, has)
 	}
+}
+
+// waitsFor reports whether the Stack depends on one that does not have the revision, and is not suspended.
+func (w *walker) waitsFor(i int, letter string) bool {
+	if w.requires[i] < 0 {
+		return false
+	}
+	other := w.stacks[w.requires[i]]
+	return !other.Spec.Suspend && (letterOf(other) != letter || other.Status.LastUpdate.State != pulumiv1.StackUpdateSucceeded)
 }
 
 // run begins an update.
@@ -147,7 +181,7 @@ func (w *walker) run(i int, letter string) {
 		}
 	}
 	most := int(w.rollout.Spec.MaxConcurrent.IntVal)
-	w.promise(count <= most, "%d Stacks run %s for the first time, and maxConcurrent is %d", count, letter, most)
+	w.promise(count <= most || w.late, "%d Stacks run %s for the first time, and maxConcurrent is %d", count, letter, most)
 }
 
 // end ends an update.
@@ -174,9 +208,11 @@ func (w *walker) reconcile() {
 	if !w.woken && (w.due.IsZero() || w.now.Before(w.due)) {
 		return
 	}
-	before := w.rollout.Status.DeepCopy()
+	w.before = w.rollout.DeepCopy()
+	before := &w.before.Status
 	d := w.decide()
 	w.woken, w.due = false, time.Time{}
+	w.promise(w.target() == w.offered(), "the target is %s, and the source offers %s", w.target(), w.offered())
 	if d.after > 0 {
 		w.due = w.now.Add(d.after)
 	}
@@ -215,25 +251,61 @@ func (w *walker) judgeTurn(i int) {
 	w.promise(target == w.offered(), "%s gets a turn for %s, and the source offers %s", name, target, w.offered())
 	w.promise(!w.rollout.Spec.Suspend, "%s gets a turn while the StackRollout is suspended", name)
 	w.promise(!w.decidedAbout(autov1alpha1.ApprovalReject), "%s gets a turn for a revision that was rejected", name)
+	wave, promoted := &w.rollout.Spec.Waves[w.waveOf(i)], w.promoted("")
+	w.promise(promoted || w.isOpen(), "%s gets a turn while no window is open", name)
+	w.promise(promoted || wave.Promotion != autov1alpha1.PromoteManual || w.promoted(wave.Name), "%s gets a turn in a wave that nobody promoted", name)
+	w.promise(!w.waitsFor(i, target), "%s gets a turn before the Stack that it depends on has %s", name, target)
+	failures, allowed := map[int]int{}, 0
+	if most := w.rollout.Spec.MaxFailures; most != nil {
+		allowed = most.IntValue()
+	}
 	for j, other := range w.stacks {
-		failed := other.Status.LastUpdate.State == pulumiv1.StackUpdateFailed && letterOf(other) == target
+		failed := w.fails(j, target)
 		brokenBefore := failed && !w.released[j][successOf(other)]
 		if other.Spec.Suspend || brokenBefore {
 			continue
 		}
-		if w.waveOf(j) <= w.waveOf(i) {
-			w.promise(!failed, "%s gets a turn although %s failed with %s", name, other.Name, target)
+		if failed && w.waveOf(j) <= w.waveOf(i) {
+			failures[w.waveOf(j)]++
+			w.promise(failures[w.waveOf(j)] <= allowed, "%s gets a turn although %s failed with %s", name, other.Name, target)
 		}
 		if w.waveOf(j) >= w.waveOf(i) {
 			continue
 		}
+		if failed {
+			continue // as many may fail
+		}
 		applied := other.Status.LastAppliedRevision == revision(target).Revision && other.Status.LastUpdate.State == pulumiv1.StackUpdateSucceeded
 		w.promise(applied, "%s gets a turn before %s has %s", name, other.Name, target)
 		ended, ran := w.ended[other.Name+target]
-		w.promise(w.waveOf(j) != 1 || !ran || w.clean[other.Name+target], "%s gets a turn before %s has looked for drift", name, other.Name)
-		soaked := !ran || w.waveOf(j) != 0 || w.now.Sub(ended) >= walkSoak || w.decidedAbout(autov1alpha1.ApprovalApprove)
+		// One that failed, as one may, and was tried again opens its wave no more.
+		w.promise(w.waveOf(j) != 1 || !ran || w.clean[other.Name+target] || allowed > 0, "%s gets a turn before %s has looked for drift", name, other.Name)
+		soaked := !ran || w.waveOf(j) != 0 || w.now.Sub(ended) >= walkSoak || w.promoted("")
 		w.promise(soaked, "%s gets a turn %s after %s was updated", name, w.now.Sub(ended), other.Name)
 	}
+}
+
+// fails reports whether the Stack failed with the revision, or depends on one that did.
+func (w *walker) fails(i int, letter string) bool {
+	last, has := w.stacks[i].Status.LastUpdate, letterOf(w.stacks[i])
+	if has == letter && last.State == pulumiv1.StackUpdateFailed {
+		return true
+	}
+	return w.requires[i] >= 0 && has != letter && !w.stacks[w.requires[i]].Spec.Suspend && w.fails(w.requires[i], letter)
+}
+
+// promoted reports whether an Approval that counts promotes the wave, or all waves if it is empty.
+func (w *walker) promoted(wave string) bool {
+	return slices.ContainsFunc(w.approvals, func(approval autov1alpha1.ApprovalSpec) bool {
+		return approval.Decision == autov1alpha1.ApprovalApprove && approval.Revision == revision(w.target()).Revision && approval.Wave == wave
+	})
+}
+
+// isOpen reports whether the windows of the StackRollout allow updates.
+func (w *walker) isOpen() bool {
+	return len(w.rollout.Spec.Windows) == 0 || slices.ContainsFunc(w.rollout.Spec.Windows, func(window autov1alpha1.Window) bool {
+		return !w.now.Before(window.From.Time) && w.now.Before(window.Until.Time)
+	})
 }
 
 // successOf returns the letter of the revision with which the Stack succeeded last; "" if it never did.
@@ -272,11 +344,20 @@ func (w *walker) options() map[string]func() {
 	}
 	if target := w.target(); target != "" && len(w.approvals) < 3 {
 		all["approve"] = func() { w.approve(autov1alpha1.ApprovalApprove, "", target); w.woken = true }
+		for i := range w.rollout.Spec.Waves {
+			if wave := &w.rollout.Spec.Waves[i]; wave.Promotion == autov1alpha1.PromoteManual {
+				all["promote "+wave.Name] = func() { w.approve(autov1alpha1.ApprovalApprove, wave.Name, target); w.woken = true }
+			}
+		}
 		all["reject"] = func() { w.approve(autov1alpha1.ApprovalReject, "", target); w.woken = true }
 	}
 	for i, stack := range w.stacks {
 		if w.running[i] == "" {
-			all[stack.Name+" acts"] = func() { w.act(i) }
+			all[stack.Name+" acts"] = func() { w.act(i, w.rollout) }
+			all[stack.Name+" acts late"] = func() {
+				w.late = true
+				w.act(i, w.before)
+			}
 		} else {
 			all[stack.Name+" ends"] = func() { w.end(i, true) }
 			all[stack.Name+" fails"] = func() { w.end(i, false) }
@@ -295,6 +376,9 @@ func (w *walker) options() map[string]func() {
 // settle lets everybody do what they do by themselves, and expects that all Stacks have what the source offers in the end.
 func (w *walker) settle() {
 	w.rollout.Spec.Suspend, w.woken = false, true
+	for i := range w.rollout.Spec.Waves {
+		w.rollout.Spec.Waves[i].Promotion = ""
+	}
 	for i := range w.stacks {
 		w.change(i, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = false })
 	}
@@ -305,7 +389,7 @@ func (w *walker) settle() {
 	for range 100 {
 		w.reconcile()
 		for i := range w.stacks {
-			w.act(i)
+			w.act(i, w.rollout)
 			w.end(i, true)
 		}
 		if w.last.complete && !w.woken {
@@ -367,7 +451,7 @@ func TestWhateverHappensTheRolloutKeepsItsPromises(t *testing.T) {
 	happened := map[string]int{}
 	for seed := range uint64(4000) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		w := newWalker(t, 2+random.IntN(3), 1+random.IntN(2))
+		w := newWalker(t, random)
 		for range 30 {
 			options := w.options()
 			names := slices.Sorted(maps.Keys(options))

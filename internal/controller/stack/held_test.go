@@ -24,10 +24,10 @@ func isHeld(o *observation) {
 
 func TestHeldStackDoesEverythingElseWithWhatItHas(t *testing.T) {
 	for name, given := range map[string]*observation{
-		"an edit":                    with(upToDate(), edited),
-		"a request":                  with(upToDate(), requested(meta.ReconcileRequestAnnotation)),
-		"a request of the operator":  with(upToDate(), requested(pulumiv1.ReconcileRequestAnnotation)),
-		"a forced request":           with(upToDate(), func(o *observation) {
+		"an edit":                   with(upToDate(), edited),
+		"a request":                 with(upToDate(), requested(meta.ReconcileRequestAnnotation)),
+		"a request of the operator": with(upToDate(), requested(pulumiv1.ReconcileRequestAnnotation)),
+		"a forced request": with(upToDate(), func(o *observation) {
 			o.stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now", meta.ForceRequestAnnotation: "now"}
 		}),
 		"a resync":                   with(upToDate(), resyncIsDue),
