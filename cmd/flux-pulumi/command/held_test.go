@@ -118,6 +118,10 @@ func TestWhyAStackIsHeldIsTheAnswerOfTheGate(t *testing.T) {
 		"labels of a Namespace": {func(f *facts) {
 			f.rollout.Spec.Waves[0].Stacks, f.rollout.Spec.Waves[0].Namespaces = nil, &metav1.LabelSelector{MatchLabels: map[string]string{"env": "test"}}
 		}, "wave canary: Soaking"},
+		"admission not known": {func(f *facts) {
+			f.denied, f.rollout.Namespace, f.stack.Spec.RolloutRef.Namespace = "Namespace", "platform", "platform"
+			f.rollout.Spec.AllowedNamespaces = &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromSelector, Selector: &metav1.LabelSelector{}}
+		}, "unknown"},
 		"labels of a Namespace denied": {func(f *facts) {
 			f.denied, f.rollout.Spec.Waves[0].Namespaces = "Namespace", &metav1.LabelSelector{}
 		}, pulumiv1.WaveNotOpenReason},

@@ -164,7 +164,7 @@ func TestRolloutIsSuspendedAndOneStackIsReleasedOnTheCommandLine(t *testing.T) {
 	for _, which := range []string{"stacks", "stack other"} {
 		p.Expect(ask(p.Fixture, strings.Fields("get "+which+" -o wide")...).out).To(MatchRegexp(`(?m)^other .* wave rest: PromotionRequired `))
 	}
-	p.Expect(ask(p.Fixture, "get", "stacks", "-o", "wide").out).To(MatchRegexp(`(?m)^released +\S+ +main@sha1:\S+ +up succeeded \S+ ago +1 unchanged +\d+[sm] `),
+	p.Expect(ask(p.Fixture, "get", "stacks", "-o", "wide").out).To(MatchRegexp(`(?m)^released +\S+ +main@sha1:\S+ +up succeeded \S+ ago +1 unchanged +\d\S* +False `),
 		"a Stack that has it is not held")
 	p.Expect(strings.Join(strings.Fields(ask(p.Fixture, "explain", "stack", "other").out), " ")).To(ContainSubstring(
 		"Held main@sha1:" + revision[10:18] + " waits for wave rest (2 of 2, 1 Stack waiting) of StackRollout released/all; 1/2 have it Waves wave rest"))
