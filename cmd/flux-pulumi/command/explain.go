@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -167,8 +168,21 @@ func (e *explainer) source(ctx context.Context, stack *pulumiv1.Stack) []print.F
 	state := e.cluster.standingOf(ctx, source)
 	state.Text = fmt.Sprintf("%s %s: %s", source.GetKind(), client.ObjectKeyFromObject(source), state.Text)
 	facts := []print.Fact{{Label: "Source", Text: state}}
-	if held := e.cluster.heldBy(ctx, stack, source); held != nil {
-		facts = append(facts, *held)
+	return append(facts, e.held(ctx, stack, source)...)
+}
+
+// held returns what the Stack waits for before it gets what its source offers.
+func (e *explainer) held(ctx context.Context, stack *pulumiv1.Stack, source *unstructured.Unstructured) []print.Fact {
+	hold, err := (&finder{cluster: e.cluster, ctx: ctx}).holdOf(stack, source)
+	switch {
+	case err != nil:
+		return []print.Fact{{Label: "Held", Text: print.Cell{Text: "not known: " + err.Error(), Style: print.Bad}}}
+	case hold == nil:
+		return nil
+	}
+	facts := []print.Fact{{Label: "Held", Text: print.Cell{Text: hold.String(), Style: print.Busy}}}
+	if hold.rollout != nil {
+		facts = append(facts, print.Fact{Label: "Waves", Text: print.Cell{Text: message(hold.rollout.Status.Conditions, meta.ReadyCondition)}})
 	}
 	return facts
 }

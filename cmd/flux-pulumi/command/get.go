@@ -103,7 +103,7 @@ func (g *getter) run(ctx context.Context, names []string) error {
 	if g.named && len(objects) == 0 {
 		return fmt.Errorf("%s %q does not exist in namespace %q", g.kind.name, names[0], g.cluster.namespace)
 	}
-	if err := g.show(objects); err != nil || !g.options.watch {
+	if err := g.show(ctx, objects); err != nil || !g.options.watch {
 		return err
 	}
 	return g.follow(ctx, query, version)
@@ -177,7 +177,7 @@ func (g *getter) follow(ctx context.Context, query []client.ListOption, version 
 		changed := slices.DeleteFunc(objects, func(object client.Object) bool {
 			return g.versions[client.ObjectKeyFromObject(object)] == object.GetResourceVersion()
 		})
-		if err := g.show(changed); err != nil {
+		if err := g.show(ctx, changed); err != nil {
 			return err
 		}
 		version = newer
@@ -212,7 +212,7 @@ func (g *getter) stream(ctx context.Context, query []client.ListOption, version 
 		if g.wanted != nil && !g.wanted(object) {
 			continue
 		}
-		if err := g.show([]client.Object{object}); err != nil {
+		if err := g.show(ctx, []client.Object{object}); err != nil {
 			return err
 		}
 	}
@@ -220,13 +220,13 @@ func (g *getter) stream(ctx context.Context, query []client.ListOption, version 
 }
 
 // show writes the objects in the requested format.
-func (g *getter) show(objects []client.Object) error {
+func (g *getter) show(ctx context.Context, objects []client.Object) error {
 	for _, object := range objects {
 		g.versions[client.ObjectKeyFromObject(object)] = object.GetResourceVersion()
 	}
 	switch g.options.output {
 	case "", "wide":
-		g.showTable(objects)
+		g.showTable(ctx, objects)
 		return nil
 	case "name":
 		return g.showEach(objects, &printers.NamePrinter{})
@@ -236,7 +236,7 @@ func (g *getter) show(objects []client.Object) error {
 	return g.showDocument(objects, &printers.YAMLPrinter{})
 }
 
-func (g *getter) showTable(objects []client.Object) {
+func (g *getter) showTable(ctx context.Context, objects []client.Object) {
 	var columns []column
 	var headings []string
 	if g.options.everywhere {
@@ -255,10 +255,15 @@ func (g *getter) showTable(objects []client.Object) {
 		g.table = print.NewTable(g.out, headings...)
 	}
 	var rows [][]print.Cell
+	find := &finder{cluster: g.cluster, ctx: ctx, lists: len(objects) > 1, everywhere: g.options.everywhere}
 	for _, object := range objects {
 		var row []print.Cell
 		for _, column := range columns {
-			row = append(row, column.cell(object, g.Now()))
+			if column.look != nil {
+				row = append(row, column.look(find, object))
+			} else {
+				row = append(row, column.cell(object, g.Now()))
+			}
 		}
 		rows = append(rows, row)
 	}

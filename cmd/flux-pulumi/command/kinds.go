@@ -28,6 +28,8 @@ type column struct {
 	// wide columns are shown with "-o wide" only.
 	wide bool
 	cell func(client.Object, time.Time) print.Cell
+	// look is for a column, instead of cell, that depends on other objects, too.
+	look func(*finder, client.Object) print.Cell
 }
 
 // kind is a kind of objects that a command can show.
@@ -80,12 +82,9 @@ func stacks() kind {
 				}
 				return fmt.Sprintf("%s %s", stack.Status.Plan.State, stack.Status.Plan.Summary)
 			})},
-			{heading: "HELD", wide: true, cell: text(func(stack *pulumiv1.Stack) string {
-				if held := conditions.Get(stack, pulumiv1.HeldCondition); held != nil {
-					return held.Reason
-				}
-				return ""
-			})},
+			{heading: "HELD", wide: true, look: func(find *finder, object client.Object) print.Cell {
+				return print.Cell{Text: find.whyHeld(object.(*pulumiv1.Stack))}
+			}},
 			{heading: "AGE", wide: true, cell: age},
 			{heading: "SUSPENDED", cell: text(func(stack *pulumiv1.Stack) string { return title(stack.Spec.Suspend) })},
 			{heading: "READY", cell: isReady},

@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -76,70 +74,6 @@ func (s *session) onRollout(cmd *cobra.Command, run func(context.Context, *clust
 		}
 		return run(ctx, c, rollout)
 	})
-}
-
-func (s *session) showRollout() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Show how far a StackRollout is",
-		Long: "Show the revision that a StackRollout brings to Stacks, how far each wave is, which Stacks fail, and what it waits for.",
-	}
-	s.onRollout(cmd, func(_ context.Context, _ *cluster, rollout *autov1alpha1.StackRollout) error {
-		s.printRollout(rollout)
-		return nil
-	})
-	return cmd
-}
-
-func (s *session) printRollout(rollout *autov1alpha1.StackRollout) {
-	status := &rollout.Status
-	details := print.NewTable(s.out, "", "")
-	details.Headless()
-	state := ready(status.Conditions)
-	rows := [][]print.Cell{{{Text: "ready"}, state}, {{Text: "because"}, {Text: message(status.Conditions, meta.ReadyCondition)}}}
-	if status.Target != nil {
-		rows = append(rows, []print.Cell{{Text: "revision"}, {Text: fmt.Sprintf("%s, for %s", short(status.Target.Revision), since(status.Target.Since.Time, s.Now()))}})
-	}
-	if status.Stable != nil {
-		rows = append(rows, []print.Cell{{Text: "all have had"}, {Text: short(status.Stable.Revision)}})
-	}
-	if count := len(status.Plans); count > 0 {
-		text := fmt.Sprintf("%d, made before their turns: %s rollout plans %s -n %s", count, invocation(s.Program), rollout.Name, rollout.Namespace)
-		rows = append(rows, []print.Cell{{Text: "plans"}, {Text: text}})
-	}
-	details.Write(rows...)
-	if len(status.Waves) == 0 {
-		return
-	}
-	s.out.Line("")
-	table := print.NewTable(s.out, "WAVE", "STATE", "STACKS", "UPDATED", "UNCHANGED", "RUNNING", "WAITING", "FAILING", "LEFT OUT")
-	rows = nil
-	for _, wave := range status.Waves {
-		style := print.Plain
-		switch {
-		case wave.Failing > 0:
-			style = print.Bad
-		case wave.State == autov1alpha1.RolloutWaveComplete:
-			style = print.Good
-		case wave.State != autov1alpha1.RolloutWavePending:
-			style = print.Busy
-		}
-		row := []print.Cell{{Text: wave.Name}, {Text: string(wave.State), Style: style}}
-		for _, count := range []int32{wave.Stacks, wave.Updated, wave.Unchanged, wave.Running, wave.Waiting, wave.Failing, wave.LeftOut + wave.BrokenBefore} {
-			row = append(row, print.Cell{Text: fmt.Sprint(count)})
-		}
-		rows = append(rows, row)
-	}
-	table.Write(rows...)
-	if conditions.GetReason(rollout, meta.ReadyCondition) == autov1alpha1.PromotionRequiredReason {
-		s.out.Line("")
-		s.out.Line("To promote it: %s rollout promote %s -n %s --revision %s", invocation(s.Program), rollout.Name, rollout.Namespace, print.Clean(status.Target.Revision))
-	}
-	for _, failing := range status.Failing {
-		s.log.Warning("%s fails: %s", failing.Stack, print.Clean(failing.Message))
-	}
-	for _, refused := range status.Refused {
-		s.log.Warning("%s gets nothing: %s", refused.Stack, print.Clean(refused.Message))
-	}
 }
 
 func (s *session) promote() *cobra.Command {
@@ -311,43 +245,4 @@ func (s *session) suspendRollout(use, short string, suspend bool) *cobra.Command
 		return nil
 	})
 	return cmd
-}
-
-// heldBy returns why the Stack does not get what its source offers, decided as the controller does; nil when it does, or when that is not known.
-func (c *cluster) heldBy(ctx context.Context, stack *pulumiv1.Stack, source *unstructured.Unstructured) *print.Fact {
-	key, named := waves.RolloutOf(stack)
-	if !named || source == nil {
-		return nil
-	}
-	revision, _, _ := unstructured.NestedString(source.Object, "status", "artifact", "revision")
-	digest, _, _ := unstructured.NestedString(source.Object, "status", "artifact", "digest")
-	rollout := &autov1alpha1.StackRollout{}
-	if err := c.read(ctx, key, rollout); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return &print.Fact{Label: "Waves", Text: print.Cell{Text: err.Error(), Style: print.Bad}}
-		}
-		rollout = nil
-	}
-	verdict := waves.Release(stack, rollout, autov1alpha1.RolloutRevision{Revision: revision, Digest: digest}, digest, namespacesOf{ctx, c})
-	if verdict.Released || revision == "" {
-		return nil
-	}
-	said := short(revision) + " is held: " + verdict.Message
-	if rollout != nil && rollout.Status.Wave != "" {
-		said += fmt.Sprintf(", whose wave %s is open; %s have it", rollout.Status.Wave, rollout.Status.Done)
-	}
-	return &print.Fact{Label: "Held", Text: print.Cell{Text: said, Style: print.Busy}}
-}
-
-// namespacesOf reads the labels of Namespaces.
-type namespacesOf struct {
-	ctx context.Context
-	*cluster
-}
-
-// Labels implements waves.Namespaces.
-func (n namespacesOf) Labels(name string) (map[string]string, error) {
-	namespace := &corev1.Namespace{}
-	err := n.read(n.ctx, client.ObjectKey{Name: name}, namespace)
-	return namespace.Labels, client.IgnoreNotFound(err)
 }

@@ -80,7 +80,8 @@ that Workspace, or use its credentials elsewhere.`,
 		text: `A Stack follows a StackRollout only if it names it, and only if the StackRollout admits its namespace. A Stack that it does not
 admit is told that there is none, and counts for nothing: its failure stops nobody. Who writes the StackRollout decides, with ` + "`maxFailures`" + ` and
 ` + "`allowedNamespaces`" + `, whose failures stop others. An admission policy makes sure that to take a Stack out, to change its windows, or to give it a
-revision before its turn, needs the verb ` + "`bypass`" + `. Only the controller writes the turns.`,
+revision before its turn, needs the verb ` + "`bypass`" + `. Only the controller writes the turns. Because both sides have agreed, ` + "`--no-cross-namespace-refs`" + ` does
+not apply to ` + "`allowedNamespaces`" + ` and ` + "`rolloutRef`" + `.`,
 		proofs: []string{
 			"admission.TestWhoEditsAStackCannotTakeItOutOfItsStackRollout", "e2e.TestStackWithoutItsStackRolloutGetsNothingNew",
 		},

@@ -146,7 +146,7 @@ func TestDiffShowsTheResourcesThatWouldChangeAndChangesNothing(t *testing.T) {
 }
 
 func TestStacksAreExplainedWithTheTableOfTheConditions(t *testing.T) {
-	for _, name := range []string{"network", "billing", "portal"} {
+	for _, name := range []string{"network", "billing", "portal", "website"} {
 		t.Run(name, func(t *testing.T) {
 			golden(t, "explain-"+name, 0, "explain", "stack", name, "-n", recorded)
 		})
@@ -257,7 +257,7 @@ func TestObjectsAreGivenToProgramsAsTheAPIServerHasThem(t *testing.T) {
 	answer := cli(t.Context(), today, "get", "stacks", "-n", recorded, "-o", "json")
 	g.Expect(json.Unmarshal([]byte(answer.out), &list)).To(Succeed())
 	g.Expect(list.Kind).To(Equal("List"))
-	g.Expect(list.Items).To(HaveLen(3))
+	g.Expect(list.Items).To(HaveLen(4))
 	g.Expect(list.Items[0].Name).To(Equal("billing"))
 	g.Expect(list.Items[0].GetManagedFields()).To(BeEmpty())
 
@@ -302,7 +302,7 @@ func TestNamesAreCompleted(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(answer.out), "\n")
 		return lines[:len(lines)-1] // the last line is for the shell
 	}
-	g.Expect(names("-n", recorded, "get", "stacks", "")).To(ConsistOf("billing", "network", "portal"))
+	g.Expect(names("-n", recorded, "get", "stacks", "")).To(ConsistOf("billing", "network", "portal", "website"))
 	g.Expect(names("-n", recorded, "get", "stack", "n")).To(ConsistOf("network"))
 	g.Expect(names("-n", recorded, "get", "updates", "--stack", "bi")).To(ConsistOf("billing"))
 	g.Expect(names("get", "stacks", "-n", "app")).To(ConsistOf(recorded))

@@ -18,6 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/command"
@@ -90,8 +91,10 @@ func place(ctx context.Context, document string) error {
 	if status == nil {
 		return nil
 	}
+	before := object.DeepCopy()
 	object.Object["status"] = status
-	if err := system.Client.Status().Update(ctx, object); err != nil {
+	// Not an update: source-controller gives a source its finalizer meanwhile.
+	if err := system.Client.Status().Patch(ctx, object, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("set the status of %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	return nil
