@@ -69,7 +69,12 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 			return Verdict{Released: true, PlanOnly: true}
 		}
 	}
-	return Verdict{Reason: pulumiv1.WaveNotOpenReason, Message: fmt.Sprintf("a new revision waits for its turn in StackRollout %s", name)}
+	wait := Verdict{Reason: pulumiv1.WaveNotOpenReason, Message: fmt.Sprintf("a new revision waits for its turn in StackRollout %s", name)}
+	if last == nil {
+		wait.Message = fmt.Sprintf("a new Stack waits for its turn in StackRollout %s; the annotation %s lets it begin with a revision now",
+			name, pulumiv1.ReleaseRevisionAnnotation)
+	}
+	return wait
 }
 
 // IsReleasedByHand reports whether an annotation of the Stack lets it have the revision, whatever waves and windows say.

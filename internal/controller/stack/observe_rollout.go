@@ -123,7 +123,8 @@ func (r *Reconciler) locateKept(ctx context.Context, o *observation) error {
 	reference, err := r.Sources.OfUpdate(&kept.Origin).Locate(ctx, o.stack.Namespace, kept.UpdateSource(""))
 	if problem := (*source.Problem)(nil); errors.As(err, &problem) {
 		return &source.Problem{Reason: pulumiv1.RevisionNotKeptReason, Message: fmt.Sprintf(
-			"%s is no longer kept, and the source has a newer revision that waits for its turn: %s", describeRevision(&kept), problem.Message)}
+			"%s is no longer kept, and the source has a newer revision that waits for its turn, or that the annotation %s lets the Stack have: %s",
+			describeRevision(&kept), pulumiv1.ReleaseRevisionAnnotation, problem.Message)}
 	}
 	kept.Reference = reference
 	o.artifact = &kept

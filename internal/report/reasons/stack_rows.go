@@ -178,7 +178,7 @@ var stackRows = []Row{
 		Reason: "RevisionNotKept", State: Waiting,
 		Means: "The Stack has to be updated for another reason than a new revision, such as an edit. The revision that it has is no longer kept, and the newer one waits for its turn.",
 		When:  "every 30 s",
-		Todo:  "Wait for the turn of the Stack, or remove `rolloutRef` to get the newest revision now. Another volume than the `emptyDir` for `--storage-path` keeps revisions when the pod is replaced.",
+		Todo:  "Wait for the turn of the Stack, or let it have the newest revision now, with the annotation `pulumi.com/release-revision`. Another volume than the `emptyDir` for `--storage-path` keeps revisions when the pod is replaced, and so does source-controller with `--artifact-retention-records`.",
 		Tests: []string{"e2e.TestHeldStackWhoseRevisionIsGoneWaitsForItsTurn"},
 	},
 	{
