@@ -134,15 +134,22 @@ func waitReady(t *testing.T, app *localsystem.App) *pulumiv1.Stack {
 // commit commits the files, and waits for the outcome of the update of this commit.
 func commit(t *testing.T, app *localsystem.App, files gitserver.Files) *pulumiv1.Stack {
 	t.Helper()
-	g, ctx := NewWithT(t), t.Context()
-	sha, err := app.Repository.Commit(files)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(system.Fetch(ctx, app)).To(Succeed())
+	sha := push(t, app, files)
 	return await(t, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		g.Expect(stack.Status.LastUpdate).NotTo(BeNil(), "%s", conditions.GetMessage(stack, "Ready"))
 		g.Expect(stack.Status.LastUpdate.Revision).To(HaveSuffix(sha))
 		g.Expect(stack.Status.CurrentUpdate).To(BeNil())
 	})
+}
+
+// push commits the files, and returns the commit.
+func push(t *testing.T, app *localsystem.App, files gitserver.Files) (sha string) {
+	t.Helper()
+	g := NewWithT(t)
+	sha, err := app.Repository.Commit(files)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(system.Fetch(t.Context(), app)).To(Succeed())
+	return sha
 }
 
 // await waits until the assertions hold for the Stack, and returns it.
