@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,8 +100,13 @@ func prepare(stack *pulumiv1.Stack) {
 	workspace.Image = system.Images.Languages.Reference
 	workspace.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("512Mi")
 	for name, value := range map[string]string{
-		"npm_config_registry": system.Packages.NPM, "YARN_REGISTRY": system.Packages.NPM,
+		"npm_config_registry": system.Packages.NPM, "YARN_REGISTRY": system.Packages.NPM, "pnpm_config_registry": system.Packages.NPM,
+		// Pulumi's own image has yarn and pnpm through corepack, which downloads them when the user has none.
+		"COREPACK_NPM_REGISTRY": strings.TrimSuffix(system.Packages.NPM, "/"),
+
 		"GOPROXY": system.Packages.GoProxy, "GONOSUMDB": "*", "GOFLAGS": "-modcacherw",
+		// pip trusts no index without TLS unless it is told to.
+		"PIP_INDEX_URL": system.Packages.Python, "PIP_TRUSTED_HOST": system.Cluster.NodeAddress, "UV_DEFAULT_INDEX": system.Packages.Python,
 	} {
 		stack.Spec.EnvRefs[name] = literal(value)
 	}
