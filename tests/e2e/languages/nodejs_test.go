@@ -86,13 +86,13 @@ func digestOf(text string) string {
 	return hex.EncodeToString(hash[:])
 }
 
-// A program with components, resources of its own, secrets, and structured configuration is installed once, and again when its lock file
+// A program with components, resources of its own, secrets, and structured configuration is installed once, and once more when its lock file
 // changes.
 func TestProgramIsInstalledOnceForItsLockFile(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
 	const name = "features"
-	app, stack := provide(t, name, project(t, name))
+	app, stack := provide(t, name, counted(project(t, name)))
 	g.Expect(system.Client.Create(ctx, &corev1.Secret{
 		Namespace: name, Name: "app", StringData: map[string]string{"password": canary},
 	})).To(Succeed())
@@ -109,18 +109,21 @@ func TestProgramIsInstalledOnceForItsLockFile(t *testing.T) {
 	g.Expect(output(g, ready, "echo")).To(Equal("[secret]"))
 	expectNoCanary(t, name)
 
-	install := func() []string { return installed(t, name) }
-	before := install()
+	g.Expect(installations(t, name)).To(Equal(1))
 	index := project(t, name)["index.ts"]
 	stack = commit(t, app, gitserver.Files{"index.ts": index + "\nexport const added = true;\n"})
 	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), stack.Status.LastUpdate.Message)
 	g.Expect(stack.Status.Outputs).To(HaveKey("added"))
-	g.Expect(install()).To(Equal(before), "a commit that changes only the program does not install it again")
+	g.Expect(installations(t, name)).To(Equal(1), "a commit that changes only the program does not install it again")
 
 	lock := project(t, name)["package-lock.json"]
 	stack = commit(t, app, gitserver.Files{"package-lock.json": lock + "\n"})
 	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), stack.Status.LastUpdate.Message)
-	g.Expect(install()).NotTo(Equal(before))
+	g.Expect(installations(t, name)).To(Equal(2))
+	stack = commit(t, app, gitserver.Files{"index.ts": index})
+	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), stack.Status.LastUpdate.Message)
+	g.Expect(stack.Status.Outputs).NotTo(HaveKey("added"))
+	g.Expect(installations(t, name)).To(Equal(2), "nor does the next one after a change of the lock file")
 
 	// A dynamic provider needs what is installed for the program to look for drift, and to be destroyed, also in a new pod.
 	g.Expect(stack.Status.ProjectInfo.NeedsProgram).To(BeTrue())
@@ -143,14 +146,44 @@ func TestProgramIsInstalledOnceForItsLockFile(t *testing.T) {
 	g.Eventually(func() bool { return apierrors.IsNotFound(system.Client.Get(ctx, app.Key(), stack)) }, patience, time.Second).Should(BeTrue())
 }
 
-// installed returns the time at which the packages of the program in the workspace were installed.
-func installed(t *testing.T, namespace string) []string {
+// counted makes the package manager note each installation of the project: it runs this script at the end of each.
+func counted(files gitserver.Files) gitserver.Files {
+	const main = `"main": "index.ts",`
+	files["package.json"] = strings.Replace(files["package.json"], main, main+` "scripts": {"prepare": "echo installed >>/tmp/installations"},`, 1)
+	return files
+}
+
+// installations returns how often the project, which is counted, was installed in the pod.
+func installations(t *testing.T, namespace string) int {
 	t.Helper()
-	// npm writes this file at the end of each installation.
 	out, err := system.Cluster.Kubectl(t.Context(), "exec", "--namespace="+namespace, namespace+"-workspace-0", "--container=pulumi", "--",
-		"sh", "-c", `find / -path '*/node_modules/.package-lock.json' -not -path '/usr/*' -not -path '/proc/*' 2>/dev/null | xargs stat -c '%n %y'`)
+		"sh", "-c", "cat /tmp/installations")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	return []string{out}
+	return strings.Count(out, "installed\n")
+}
+
+// What a lock file names is installed from a mirror that has it and that asks nobody.
+func TestProgramWithALockFileIsInstalledFromTheMirrorAlone(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	const name = "mirror-alone"
+	files := project(t, "features", gitserver.Files{"index.ts": "export const said = \"hello\";\n"})
+	app, stack := provide(t, name, files)
+	offline := stack.DeepCopy()
+	offline.Name, offline.Spec.Stack = "offline", "offline"
+	offline.Spec.EnvRefs["npm_config_registry"] = literal(system.Packages.OfflineNPM)
+	offline.Spec.EnvRefs["npm_config_update_notifier"] = literal("false") // npm would look for a newer version of itself
+	g.Expect(system.Client.Create(ctx, stack)).To(Succeed())
+	waitReady(t, app) // the mirror has all packages now
+	g.Expect(system.Client.Create(ctx, offline)).To(Succeed())
+	ready := waitReady(t, &localsystem.App{Namespace: name, Name: offline.Name, Repository: app.Repository})
+	g.Expect(output(g, ready, "said")).To(Equal("hello"))
+
+	var lock struct{ Packages map[string]any }
+	g.Expect(json.Unmarshal([]byte(files["package-lock.json"]), &lock)).To(Succeed())
+	archives, missing := system.Packages.Offline()
+	g.Expect(missing).To(BeEmpty())
+	g.Expect(archives).To(BeNumerically(">=", len(lock.Packages)-1), "all packages of the lock file but the project itself")
 }
 
 // expectNoCanary searches everything that others can read of the namespace for the secret.
@@ -296,8 +329,11 @@ func TestPlacesOfPackages(t *testing.T) {
 		"npm-workspace":  {newer: true, files: merged(member(), words), change: inDirectory("packages/app")},
 		"yarn-workspace": {newer: true, files: withManager(merged(member(), words), "yarn"), change: inDirectory("packages/app")},
 		"pnpm-workspace": {
-			newer:  true,
-			files:  withManager(merged(member(), words, gitserver.Files{"pnpm-workspace.yaml": "packages: ['packages/*']\n"}), "pnpm"),
+			newer: true,
+			// Since pnpm 11, a package whose scripts may not run is an error by default.
+			files: withManager(declaringWords(merged(member(), words, gitserver.Files{
+				"pnpm-workspace.yaml": "packages: ['packages/*']\nstrictDepBuilds: false\n",
+			})), "pnpm"),
 			change: inDirectory("packages/app"),
 		},
 	} {
@@ -322,6 +358,13 @@ func TestPlacesOfPackages(t *testing.T) {
 func withManager(files gitserver.Files, manager string) gitserver.Files {
 	const path = "packages/app/Pulumi.yaml"
 	files[path] = strings.Replace(files[path], "runtime: nodejs\n", "runtime:\n  name: nodejs\n  options: {packagemanager: "+manager+"}\n", 1)
+	return files
+}
+
+// declaringWords makes the project in packages/app depend on the package words. pnpm, unlike npm and yarn, gives it only to those that do.
+func declaringWords(files gitserver.Files) gitserver.Files {
+	const path, dependencies = "packages/app/package.json", `"dependencies": {`
+	files[path] = strings.Replace(files[path], dependencies, dependencies+` "words": "workspace:*",`, 1)
 	return files
 }
 

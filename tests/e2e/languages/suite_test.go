@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,8 +100,13 @@ func prepare(stack *pulumiv1.Stack) {
 	workspace.Image = system.Images.Languages.Reference
 	workspace.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("512Mi")
 	for name, value := range map[string]string{
-		"npm_config_registry": system.Packages.NPM, "YARN_REGISTRY": system.Packages.NPM,
+		"npm_config_registry": system.Packages.NPM, "YARN_REGISTRY": system.Packages.NPM, "pnpm_config_registry": system.Packages.NPM,
+		// Pulumi's own image has yarn and pnpm through corepack, which downloads them when the user has none.
+		"COREPACK_NPM_REGISTRY": strings.TrimSuffix(system.Packages.NPM, "/"),
+
 		"GOPROXY": system.Packages.GoProxy, "GONOSUMDB": "*", "GOFLAGS": "-modcacherw",
+		// pip trusts no index without TLS unless it is told to.
+		"PIP_INDEX_URL": system.Packages.Python, "PIP_TRUSTED_HOST": system.Cluster.NodeAddress, "UV_DEFAULT_INDEX": system.Packages.Python,
 	} {
 		stack.Spec.EnvRefs[name] = literal(value)
 	}
@@ -134,15 +140,22 @@ func waitReady(t *testing.T, app *localsystem.App) *pulumiv1.Stack {
 // commit commits the files, and waits for the outcome of the update of this commit.
 func commit(t *testing.T, app *localsystem.App, files gitserver.Files) *pulumiv1.Stack {
 	t.Helper()
-	g, ctx := NewWithT(t), t.Context()
-	sha, err := app.Repository.Commit(files)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(system.Fetch(ctx, app)).To(Succeed())
+	sha := push(t, app, files)
 	return await(t, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		g.Expect(stack.Status.LastUpdate).NotTo(BeNil(), "%s", conditions.GetMessage(stack, "Ready"))
 		g.Expect(stack.Status.LastUpdate.Revision).To(HaveSuffix(sha))
 		g.Expect(stack.Status.CurrentUpdate).To(BeNil())
 	})
+}
+
+// push commits the files, and returns the commit.
+func push(t *testing.T, app *localsystem.App, files gitserver.Files) (sha string) {
+	t.Helper()
+	g := NewWithT(t)
+	sha, err := app.Repository.Commit(files)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(system.Fetch(t.Context(), app)).To(Succeed())
+	return sha
 }
 
 // await waits until the assertions hold for the Stack, and returns it.

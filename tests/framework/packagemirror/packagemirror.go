@@ -1,6 +1,6 @@
-// Package packagemirror is a server with the packages of npm and the modules of Go, for pods of a cluster that reaches nothing else. It
-// passes requests for npm on to the registry that the machine's npm is configured for, and keeps the answers in the tools' cache. Modules of
-// Go come from the machine's module cache, in which they must be.
+// Package packagemirror is a server with the packages of npm and Python and the modules of Go, for pods of a cluster that reaches nothing
+// else. It passes requests on to the registry that the machine's npm is configured for, and to the index of the machine's pip, and keeps the
+// answers in the tools' cache. Modules of Go come from the machine's module cache, in which they must be.
 package packagemirror
 
 import (
@@ -11,13 +11,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/stack-controller/stack-controller/tests/tools"
@@ -37,14 +39,23 @@ const abbreviated = "application/vnd.npm.install-v1+json; q=1.0, application/jso
 
 // Mirror is the running server.
 type Mirror struct {
-	// URL is the address of the server, without a slash at its end. NPM and GoProxy are those of its two registries.
-	URL, NPM, GoProxy string
+	// URL is the address of the server, without a slash at its end. NPM, GoProxy and Python are those of its registries.
+	URL, NPM, GoProxy, Python string
+	// OfflineNPM is the address of a registry of npm that has what was asked for at NPM before, by any test on this machine, and asks nobody.
+	OfflineNPM string
 
 	registry string // of npm, without a slash at its end
-	dir      string // of the cache
-	server   *http.Server
-	client   *http.Client
-	packages atomic.Int64
+	// index returns that of Python, without a slash at its end.
+	index  func() (string, error)
+	dir    string // of the cache
+	server *http.Server
+	client *http.Client
+	// files has the address of each file that a page of the index of Python named, by its name.
+	files sync.Map
+
+	mu       sync.Mutex
+	archives int      // that OfflineNPM gave
+	missing  []string // what OfflineNPM did not have
 }
 
 // Start serves on the listener until Stop.
@@ -61,20 +72,29 @@ func Start(ctx context.Context, listener net.Listener) (*Mirror, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Mirror{
-		URL: "http://" + listener.Addr().String(), registry: strings.TrimSuffix(registry, "/"), dir: filepath.Join(cache, "npm"),
-		client: &http.Client{Timeout: answerTimeout},
+	m := &Mirror{registry: strings.TrimSuffix(registry, "/"), index: sync.OnceValues(pythonIndex), dir: filepath.Join(cache, "npm")}
+	if err := m.start(listener, filepath.Join(modules, "cache", "download")); err != nil {
+		return nil, err
 	}
-	m.NPM, m.GoProxy = m.URL+"/npm/", m.URL+"/go"
+	return m, nil
+}
+
+// start serves on the listener, with the modules of Go from that directory.
+func (m *Mirror) start(listener net.Listener, modules string) error {
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("create the cache of packages: %w", err)
+		return fmt.Errorf("create the cache of packages: %w", err)
 	}
+	m.URL, m.client = "http://"+listener.Addr().String(), &http.Client{Timeout: answerTimeout}
+	m.NPM, m.OfflineNPM, m.GoProxy, m.Python = m.URL+"/npm/", m.URL+"/offline-npm/", m.URL+"/go", m.URL+pythonPages
 	mux := http.NewServeMux()
-	mux.Handle("/go/", http.StripPrefix("/go/", http.FileServer(http.Dir(filepath.Join(modules, "cache", "download")))))
+	mux.Handle("/go/", http.StripPrefix("/go/", http.FileServer(http.Dir(modules))))
 	mux.HandleFunc("GET /npm/", m.serve)
+	mux.HandleFunc("GET /offline-npm/", m.serveOffline)
+	mux.HandleFunc("GET "+pythonPages+"{project}/{$}", m.servePythonPage)
+	mux.HandleFunc("GET "+pythonFiles+"{file}", m.servePythonFile)
 	m.server = &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	go func() { _ = m.server.Serve(listener) }() // it serves until it is closed
-	return m, nil
+	return nil
 }
 
 func output(ctx context.Context, name string, args ...string) (string, error) {
@@ -88,49 +108,87 @@ func output(ctx context.Context, name string, args ...string) (string, error) {
 // Stop stops serving.
 func (m *Mirror) Stop() { _ = m.server.Close() }
 
-// Packages returns how many archives of packages of npm clients have got so far.
-func (m *Mirror) Packages() int64 { return m.packages.Load() }
+// Offline returns how many archives of packages clients of OfflineNPM have got so far, and what they asked for that it does not have.
+func (m *Mirror) Offline() (archives int, missing []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.archives, slices.Clone(m.missing)
+}
 
 func (m *Mirror) serve(w http.ResponseWriter, request *http.Request) {
 	name := strings.TrimPrefix(request.URL.EscapedPath(), "/npm/")
-	archive := strings.Contains(name, "/-/")
-	content, err := m.get(request.Context(), name, archive)
+	content, err := m.get(request.Context(), m.registry+"/"+name, abbreviated, isArchive(name))
+	m.answer(w, name, m.NPM, content, err)
+}
+
+func (m *Mirror) serveOffline(w http.ResponseWriter, request *http.Request) {
+	name := strings.TrimPrefix(request.URL.EscapedPath(), "/offline-npm/")
+	content, _, err := m.kept(m.registry + "/" + name)
+	m.mu.Lock()
+	switch {
+	case content == nil:
+		m.missing = append(m.missing, name)
+	case isArchive(name):
+		m.archives++
+	}
+	m.mu.Unlock()
+	m.answer(w, name, m.OfflineNPM, content, err)
+}
+
+// isArchive reports whether a path in a registry of npm is that of an archive of a package, and not of the list of its versions.
+func isArchive(name string) bool { return strings.Contains(name, "/-/") }
+
+// answer sends what the registry of npm has under the name. Lists of versions refer to the address instead of the registry.
+func (m *Mirror) answer(w http.ResponseWriter, name, address string, content []byte, err error) {
 	switch {
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	case content == nil:
-		http.NotFound(w, request)
+		http.Error(w, "there is no "+name, http.StatusNotFound)
 		return
-	case archive:
-		m.packages.Add(1)
+	case isArchive(name):
 		w.Header().Set("Content-Type", "application/octet-stream")
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		content = bytes.ReplaceAll(content, []byte(m.registry+"/"), []byte(m.NPM))
+		content = bytes.ReplaceAll(content, []byte(m.registry+"/"), []byte(address))
 	}
 	_, _ = w.Write(content) // a client that disconnects does not need the rest
 }
 
-// get returns the archive of a package, or the list of its versions. It returns nil if there is no such package.
-func (m *Mirror) get(ctx context.Context, name string, archive bool) ([]byte, error) {
-	hash := sha256.Sum256([]byte(m.registry + "/" + name))
-	path := filepath.Join(m.dir, hex.EncodeToString(hash[:16]))
-	cached, age := []byte(nil), time.Duration(0)
-	if info, err := os.Stat(path); err == nil {
-		if cached, err = os.ReadFile(path); err != nil {
-			return nil, err
-		}
-		age = time.Since(info.ModTime())
+// path returns the path of the file in the cache with what is at the address.
+func (m *Mirror) path(address string) string {
+	hash := sha256.Sum256([]byte(address))
+	return filepath.Join(m.dir, hex.EncodeToString(hash[:16]))
+}
+
+// kept returns what the cache has of the address, and since when. It returns nil if the cache has nothing.
+func (m *Mirror) kept(address string) (content []byte, age time.Duration, err error) {
+	info, err := os.Stat(m.path(address))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
 	}
-	if cached != nil && (archive || age < fresh) {
-		return cached, nil
+	if err != nil {
+		return nil, 0, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.registry+"/"+name, nil)
+	content, err = os.ReadFile(m.path(address))
+	return content, time.Since(info.ModTime()), err
+}
+
+// get returns what is at the address: something that never changes, or a list of versions. It returns nil if there is nothing.
+func (m *Mirror) get(ctx context.Context, address, accept string, immutable bool) ([]byte, error) {
+	cached, age, err := m.kept(address)
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set("Accept", abbreviated)
+	if cached != nil && (immutable || age < fresh) {
+		return cached, nil
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", accept)
 	response, err := m.client.Do(request)
 	if err != nil && cached != nil {
 		return cached, nil // without the Internet, what was there has to do
@@ -149,7 +207,7 @@ func (m *Mirror) get(ctx context.Context, name string, archive bool) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
-	return content, keep(path, content)
+	return content, keep(m.path(address), content)
 }
 
 // keep writes the file in one step: other processes may read or write the same one.
