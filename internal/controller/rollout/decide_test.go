@@ -43,7 +43,7 @@ func TestDecisions(t *testing.T) {
 		f.Expect(f.rollout.Status.Stable).To(HaveValue(Equal(revision("b"))))
 		f.Expect(f.events).To(Equal([]string{eventStarted, eventWaveComplete, eventWaveComplete, autov1alpha1.RolloutCompleteReason}))
 	})
-	t.Run("old-health-opens-nothing/argo-cd-29410", func(t *testing.T) {
+	t.Run("old-health-opens-nothing-argo-cd-29410", func(t *testing.T) {
 		// All Stacks are ready, with the old revision: that says nothing about the new one.
 		f := newFleet(t)
 		f.offers("b")
@@ -54,7 +54,7 @@ func TestDecisions(t *testing.T) {
 			f.Expect(f.state("rest")).To(Equal(autov1alpha1.RolloutWavePending))
 		}
 	})
-	t.Run("that-nothing-changes-opens-nothing/ocm-1201", func(t *testing.T) {
+	t.Run("that-nothing-changes-opens-nothing-ocm-1201", func(t *testing.T) {
 		// Ready has been true for longer than the soak: that is the health of what ran before.
 		f := newFleet(t)
 		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Minute}
@@ -66,7 +66,7 @@ func TestDecisions(t *testing.T) {
 		f.Expect(f.state("canary")).To(Equal(autov1alpha1.RolloutWaveSoaking), "their condition did not change in the update")
 		f.Expect(f.turns()).To(BeEmpty())
 	})
-	t.Run("soak/kargo-4586", func(t *testing.T) {
+	t.Run("soak-kargo-4586", func(t *testing.T) {
 		f := newFleet(t)
 		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
 		f.offers("b")
@@ -286,7 +286,7 @@ func TestDecisions(t *testing.T) {
 		f.Expect(f.turns()).To(BeEmpty())
 		f.Expect(f.last.message).To(MatchRegexp("^wave canary waits: its Stacks wait for each other, remove one of these dependencies: team/s([12]) → team/s[12] → team/s[12]$"))
 	})
-	t.Run("dependency-in-a-later-wave/atlantis-5791", func(t *testing.T) {
+	t.Run("dependency-in-a-later-wave-atlantis-5791", func(t *testing.T) {
 		// Two kinds of order that contradict each other.
 		f := newFleet(t)
 		f.stacks[0].Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "s7"}}

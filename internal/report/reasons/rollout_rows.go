@@ -16,7 +16,7 @@ var rolloutRows = []Row{
 		Reason: "Soaking", State: UpToDate, Constant: "RolloutSoakingReason",
 		Means: "All Stacks of a wave have the revision, and the next wave waits for the end of its `soak`.",
 		When:  "the end of the soak; its Stacks",
-		Tests: []string{"rollout.TestDecisions/soak"},
+		Tests: []string{"rollout.TestDecisions/soak-kargo-4586"},
 	},
 	{
 		Reason: "Suspended", State: UpToDate, Constant: "RolloutSuspendedReason",
@@ -58,7 +58,7 @@ var rolloutRows = []Row{
 		Means: "A Stack depends on one in a later wave, which waits for it. Nothing is updated.",
 		When:  "an edit of the StackRollout or of the Stack",
 		Todo:  "Put the dependency into the same or an earlier wave.",
-		Tests: []string{"rollout.TestDecisions/dependency-in-a-later-wave"},
+		Tests: []string{"rollout.TestDecisions/dependency-in-a-later-wave-atlantis-5791"},
 	},
 	{
 		Reason: "InvalidCELExpression", State: Stalled, Constant: elsewhere,
