@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/command"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
@@ -162,4 +164,49 @@ func definitionOf(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefi
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 	g.Expect(yaml.Unmarshal(content, definition)).To(Succeed())
 	return definition
+}
+
+func TestTheCommandLineSaysWhatIsMissingOfFluxBeforeItInstalls(t *testing.T) {
+	suite.Long(t, "needs an API server without Flux")
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	cp, err := controlplane.Start(ctx, controlplane.Options{CRDs: []string{}})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { g.Expect(cp.Stop()).To(Succeed()) })
+	kubectl := func(args ...string) {
+		_, err := cp.Kubectl(ctx, args...)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	// install never succeeds, because no node runs the controller.
+	install := func() string {
+		var output strings.Builder
+		environment := command.Environment{
+			Version: "v1.2.3", Program: "flux-pulumi", In: strings.NewReader(""), Out: &output, Err: &output, Now: time.Now,
+			ControllerImage: "controller:test", AgentImage: "agent:test", Getenv: func(string) string { return "" },
+		}
+		g.Expect(command.Main(ctx, environment, []string{"install", "--timeout=1s", "--kubeconfig=" + cp.KubeconfigPath})).NotTo(BeZero())
+		return output.String()
+	}
+	g.Expect(install()).To(And(ContainSubstring("the namespace flux-system does not exist: install Flux first, with 'flux install'"),
+		Not(ContainSubstring("installing"))))
+
+	kubectl("create", "namespace", "flux-system")
+	g.Expect(install()).To(And(ContainSubstring("Flux's source-controller is not installed: Stacks can use git and Programs, but no Flux sources."),
+		ContainSubstring("objects are applied")))
+
+	// Flux 2.5 has GitRepository v1, and OCIRepository v1beta2.
+	sources, err := controlplane.SourceCRDs(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	const git, oci = "source.toolkit.fluxcd.io_gitrepositories.yaml", "source.toolkit.fluxcd.io_ocirepositories.yaml"
+	older := filepath.Join(t.TempDir(), oci)
+	content := strings.Replace(read(t, sources, oci), "\n    name: v1\n", "\n    name: v1beta2\n", 1)
+	g.Expect(os.WriteFile(older, []byte(content), 0o600)).To(Succeed())
+	g.Expect(cp.InstallCRDs(filepath.Join(sources, git), older)).To(Succeed())
+	kubectl("create", "deployment", "source-controller", "--namespace=flux-system", "--image=source-controller:v1.5.0")
+	g.Expect(install()).To(And(
+		ContainSubstring("Flux's source-controller: source-controller:v1.5.0"),
+		ContainSubstring("✔ GitRepository source.toolkit.fluxcd.io/v1"),
+		ContainSubstring("⚠ OCIRepository source.toolkit.fluxcd.io/v1 is not served: Stacks cannot use such a source until you install Flux 2.6 or newer"),
+	))
 }
