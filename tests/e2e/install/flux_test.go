@@ -30,7 +30,7 @@ var startFlux func() (*controlplane.ControlPlane, error)
 func newFlux() (*controlplane.ControlPlane, error) {
 	ctx := context.Background()
 	definitions := []string{controlplane.ProductCRDs()}
-	for _, controller := range []string{"source-controller", "kustomize-controller", "notification-controller"} {
+	for _, controller := range []string{"source-controller", "kustomize-controller", "notification-controller", "helm-controller"} {
 		dir, err := controlplane.FluxCRDs(ctx, controller)
 		if err != nil {
 			return nil, err
@@ -89,11 +89,11 @@ func dryRun(t *testing.T, cp *controlplane.ControlPlane, path string) error {
 	return err
 }
 
-func TestFluxTakesTheSourcesAndKustomizationsThatInstallTheController(t *testing.T) {
+func TestFluxTakesTheObjectsThatInstallTheController(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	cp := flux(t)
-	for _, file := range []string{"oci_repository.yaml", "git_repository.yaml"} {
+	for _, file := range []string{"oci_repository.yaml", "git_repository.yaml", "helm_release.yaml"} {
 		g.Expect(dryRun(t, cp, inRepository("config", "flux", file))).To(Succeed())
 	}
 }
