@@ -3,6 +3,7 @@ package install_test
 import (
 	"context"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -22,6 +23,7 @@ import (
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/command"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // startFlux starts an API server with Flux's definitions, when the first test of a pass needs it.
@@ -164,6 +166,49 @@ func definitionOf(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefi
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 	g.Expect(yaml.Unmarshal(content, definition)).To(Succeed())
 	return definition
+}
+
+// The Flux Operator does not install Flux here: it only evaluates ResourceSets.
+func TestTheFluxOperatorCreatesTheObjectsThatInstallTheController(t *testing.T) {
+	suite.Long(t, "builds the Flux Operator")
+	t.Parallel()
+	g := NewWithT(t)
+	cp := flux(t)
+	definitions, err := controlplane.FluxCRDs(t.Context(), "flux-operator")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(cp.InstallCRDs(definitions)).To(Succeed())
+	operator, err := tools.Path(t.Context(), "flux-operator", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	health, err := cp.FreeAddress()
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = cp.StartServer(t.Context(), controlplane.Server{
+		Name: "flux-operator", Path: operator,
+		Args: []string{"--health-addr=" + health, "--metrics-addr=0", "--enable-leader-election=false", "--web-server-port=0"},
+		// It refuses to run without FIPS 140-3.
+		Env:   []string{"KUBECONFIG=" + cp.KubeconfigPath, "RUNTIME_NAMESPACE=flux-system", "GODEBUG=fips140=on"},
+		Ready: cp.AnswersOK("http://" + health + "/readyz"),
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	// Other tests apply the same objects in the namespace flux-system.
+	const namespace = "with-operator"
+	_, err = cp.Kubectl(t.Context(), "create", "namespace", namespace)
+	g.Expect(err).NotTo(HaveOccurred())
+	set := strings.ReplaceAll(read(t, inRepository("config", "flux", "resource_set.yaml")), "namespace: flux-system", "namespace: "+namespace)
+	_, err = cp.KubectlInput(t.Context(), set, "apply", "--server-side", "--validate=strict", "-f", "-")
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, wanted := range decode(t, read(t, inRepository("config", "flux", "oci_repository.yaml"))) {
+		g.Eventually(func() (map[string]any, error) {
+			created, err := cp.Kubectl(t.Context(), "get", wanted.GetKind()+"/"+wanted.GetName(), "--namespace="+namespace, "--output=json")
+			if err != nil {
+				return nil, err
+			}
+			spec, _ := at(t, decode(t, created)[0], "spec").(map[string]any)
+			// What the API server adds does not matter.
+			maps.DeleteFunc(spec, func(field string, _ any) bool { return at(t, wanted, "spec", field) == nil })
+			return spec, nil
+		}, "60s", "200ms").Should(Equal(at(t, wanted, "spec")), wanted.GetKind())
+	}
 }
 
 func TestTheCommandLineSaysWhatIsMissingOfFluxBeforeItInstalls(t *testing.T) {
