@@ -1,4 +1,4 @@
-// Fails if a link of the built site leads to a page or a heading that does not exist. Addresses of other sites are not asked.
+// Fails if a link of the built site leads to a page or a heading that does not exist. external.js asks for addresses of other sites.
 import { readFileSync, readdirSync } from "node:fs";
 import path from "node:path";
 

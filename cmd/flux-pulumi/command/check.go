@@ -116,10 +116,15 @@ func (s *session) checkInstallation(ctx context.Context, c *cluster) (missing []
 			missing = append(missing, "the API server does not serve "+kind.Kind)
 		}
 	}
+	s.checkSources(c)
+	return append(missing, s.checkController(ctx, c)...), nil
+}
+
+// checkSources says which of Flux's sources the API server serves in the version that Stacks use.
+func (s *session) checkSources(c *cluster) {
 	for _, kind := range []string{"GitRepository", "OCIRepository", "Bucket"} {
 		s.checkKind(c, schema.GroupVersionKind{Group: "source.toolkit.fluxcd.io", Version: "v1", Kind: kind}, false)
 	}
-	return append(missing, s.checkController(ctx, c)...), nil
 }
 
 // checkKind reports whether the API server serves a kind. A kind that not every installation needs causes a warning only.
@@ -132,7 +137,7 @@ func (s *session) checkKind(c *cluster, kind schema.GroupVersionKind, needed boo
 	case needed:
 		s.log.Failure("%s %s is not served: install the CRDs of stack-controller", kind.Kind, kind.GroupVersion())
 	default:
-		s.log.Warning("%s %s is not served: Stacks cannot use such a source", kind.Kind, kind.GroupVersion())
+		s.log.Warning("%s %s is not served: Stacks cannot use such a source until you install Flux 2.6 or newer", kind.Kind, kind.GroupVersion())
 	}
 	return false
 }

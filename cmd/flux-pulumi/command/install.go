@@ -149,7 +149,7 @@ func (c *cluster) checkOthers(ctx context.Context) error {
 	return nil
 }
 
-// checkFlux says which version of source-controller is there.
+// checkFlux says which version of source-controller is there, and whether it is new enough.
 func (s *session) checkFlux(ctx context.Context, c *cluster) {
 	source := &appsv1.Deployment{}
 	switch err := c.read(ctx, client.ObjectKey{Namespace: config.Namespace, Name: "source-controller"}, source); {
@@ -159,6 +159,7 @@ func (s *session) checkFlux(ctx context.Context, c *cluster) {
 		s.log.Warning("Flux cannot be checked: %s", err)
 	default:
 		s.log.Success("Flux's source-controller: %s", imageOf(source))
+		s.checkSources(c)
 	}
 }
 

@@ -86,21 +86,29 @@ func TestHealthOfAStackIsThatOfFlux(t *testing.T) {
 	g.Expect(healths).To(And(HaveKey("Healthy"), HaveKey("Progressing"), HaveKey("Suspended"), HaveKey("Degraded")))
 }
 
-func TestHealthOfRecordedObjectsIsThatOfFlux(t *testing.T) {
+// recordedObjects returns the objects of stack-controller that the tests of the command line record.
+func recordedObjects(t *testing.T) (objects []*unstructured.Unstructured) {
+	t.Helper()
 	g := NewWithT(t)
 	parsed, err := template.New("recorded.yaml").Funcs(template.FuncMap{"ago": func(string) string { return time.Now().UTC().Format(time.RFC3339) }}).
 		ParseFiles(filepath.Join(tools.RepositoryRoot(), "tests", "e2e", "cli", "testdata", "recorded.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	var all bytes.Buffer
 	g.Expect(parsed.Execute(&all, nil)).To(Succeed())
-	kinds := map[string]int{}
 	for document := range strings.SplitSeq(all.String(), "\n---\n") {
 		recorded := object(t, document)
-		group, _, _ := strings.Cut(recorded.GetAPIVersion(), "/")
-		if !strings.HasSuffix(group, "pulumi.com") {
-			continue
+		if group, _, _ := strings.Cut(recorded.GetAPIVersion(), "/"); strings.HasSuffix(group, "pulumi.com") {
+			recorded.SetGeneration(1)
+			objects = append(objects, recorded)
 		}
-		recorded.SetGeneration(1)
+	}
+	return objects
+}
+
+func TestHealthOfRecordedObjectsIsThatOfFlux(t *testing.T) {
+	g := NewWithT(t)
+	kinds := map[string]int{}
+	for _, recorded := range recordedObjects(t) {
 		want := expected(t, recorded)
 		if suspended, _, _ := unstructured.NestedBool(recorded.Object, "spec", "suspend"); suspended {
 			want = "Suspended"
@@ -117,6 +125,68 @@ func TestHealthOfRecordedObjectsIsThatOfFlux(t *testing.T) {
 		kinds[recorded.GetKind()]++
 	}
 	g.Expect(kinds).To(And(HaveKey("Stack"), HaveKey("Workspace"), HaveKey("Update")))
+}
+
+func TestActionsOfRecordedStacksFollowTheirStatus(t *testing.T) {
+	g := NewWithT(t)
+	enabled := map[string]int{}
+	for _, recorded := range recordedObjects(t) {
+		if recorded.GetKind() != "Stack" {
+			continue
+		}
+		menu, err := settings(t).Actions(recorded)
+		g.Expect(err).NotTo(HaveOccurred(), recorded.GetName())
+		suspended, _, _ := unstructured.NestedBool(recorded.Object, "spec", "suspend")
+		plan, _, _ := unstructured.NestedString(recorded.Object, "status", "plan", "state")
+		for action, want := range map[string]bool{"reconcile": !suspended, "resume": suspended, "approve": plan == "Pending", "reject": plan == "Pending"} {
+			g.Expect(menu).To(HaveKeyWithValue(action, HaveField("Disabled", !want)), "%s of %s", action, recorded.GetName())
+			if want {
+				enabled[action]++
+			}
+		}
+	}
+	g.Expect(enabled).To(And(HaveKey("reconcile"), HaveKey("resume"), HaveKey("approve")))
+}
+
+var (
+	// fieldOfResource matches a field of the object in the condition or the URL of a link.
+	fieldOfResource = regexp.MustCompile(`\bresource\.([\w.]+)`)
+	// kindOfLink matches the part of a condition that says which kind has the link.
+	kindOfLink = regexp.MustCompile(`resource\.kind == "(\w+)"`)
+)
+
+// Argo CD evaluates the condition with a library that is in no other way needed here. A field that no object has would hide the link for ever.
+func TestLinksNameFieldsThatRecordedObjectsHave(t *testing.T) {
+	g := NewWithT(t)
+	var links []struct{ Title, URL, Description, If string }
+	g.Expect(yaml.UnmarshalStrict([]byte(settings(t)["resource.links"]), &links)).To(Succeed())
+	g.Expect(links).To(HaveLen(2))
+	for _, link := range links {
+		kind := kindOfLink.FindStringSubmatch(link.If)
+		g.Expect(kind).NotTo(BeNil(), link.If)
+		address, err := template.New("url").Option("missingkey=error").Parse(link.URL)
+		g.Expect(err).NotTo(HaveOccurred())
+		shown := 0
+		for _, recorded := range recordedObjects(t) {
+			if recorded.GetKind() != kind[1] || !hasAll(recorded, fieldOfResource.FindAllStringSubmatch(link.If+" "+link.URL, -1)) {
+				continue
+			}
+			var rendered strings.Builder
+			g.Expect(address.Execute(&rendered, map[string]any{"resource": recorded.Object})).To(Succeed())
+			g.Expect(rendered.String()).To(HavePrefix("https://app.pulumi.com/"))
+			shown++
+		}
+		g.Expect(shown).NotTo(BeZero(), "no recorded %s has all fields of %q and %q", kind[1], link.If, link.URL)
+	}
+}
+
+func hasAll(object *unstructured.Unstructured, fields [][]string) bool {
+	for _, field := range fields {
+		if value, found, err := unstructured.NestedFieldNoCopy(object.Object, strings.Split(field[1], ".")...); !found || err != nil || value == nil {
+			return false
+		}
+	}
+	return true
 }
 
 func condition(object *unstructured.Unstructured, kind string) string {

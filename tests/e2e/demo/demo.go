@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/command"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/leftovers"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
@@ -21,7 +23,7 @@ import (
 )
 
 const (
-	steps = 5
+	steps = 6
 	// name is the name of the git repository, the namespace, the GitRepository and the Stack.
 	name = "demo"
 	// patience bounds each wait for the Stack. Each of them takes seconds.
@@ -72,7 +74,10 @@ func (d *demo) show(ctx context.Context) error {
 	if err := d.measureBare(ctx, program); err != nil {
 		return err
 	}
-	return d.followCommit(ctx, changed(program, "new world"))
+	if err := d.followCommit(ctx, changed(program, "new world")); err != nil {
+		return err
+	}
+	return d.showTree(ctx)
 }
 
 // stop stops and removes everything. It returns the given error joined with its own.
@@ -183,6 +188,18 @@ func (d *demo) followCommit(ctx context.Context, files gitserver.Files) error {
 	d.text("from the new artifact to succeeded   %5.2f s", rollout.Duration().Seconds())
 	d.text("a bare \"pulumi up\"                   %5.2f s", d.bare.Seconds())
 	d.text("ratio                                %5.2f", rollout.Duration().Seconds()/d.bare.Seconds())
+	return nil
+}
+
+// showTree prints what belongs to the Stack, as the command line shows it.
+func (d *demo) showTree(ctx context.Context) error {
+	d.title("Look at the Stack with all that belongs to it")
+	args := []string{"tree", "stack", name, "--namespace=" + name}
+	d.text("$ flux pulumi %s", strings.Join(args, " "))
+	environment := command.Environment{Program: "flux-pulumi", In: strings.NewReader(""), Out: d, Err: d, Getenv: os.Getenv, Now: time.Now}
+	if code := command.Main(ctx, environment, append(args, "--kubeconfig="+d.system.ControlPlane.KubeconfigPath)); code != 0 {
+		return fmt.Errorf("flux pulumi tree ended with the exit code %d", code)
+	}
 	return nil
 }
 

@@ -194,14 +194,46 @@ func TestCSharpHasTheDocumentedStack(t *testing.T) {
 	expectDocumented(t, []object{secret, stack})
 }
 
+// renovateSettings has the fields of docs/examples/fleet/renovate.json that the tests read.
+type renovateSettings struct {
+	CustomManagers []struct{ MatchStrings []string }
+	PackageRules   []struct {
+		MatchPackageNames []string
+		GroupName         string
+	}
+}
+
+func renovate(t *testing.T) (settings renovateSettings) {
+	t.Helper()
+	NewWithT(t).Expect(json.Unmarshal([]byte(read(t, examples("fleet", "renovate.json"))), &settings)).To(Succeed())
+	return settings
+}
+
+// Renovate names the package of an OCIRepository with a tag as its URL, without the scheme, and that of an image as the image.
+func TestRenovateGroupsTheChartWithTheImagesOfTheController(t *testing.T) {
+	g := NewWithT(t)
+	manifests := read(t, filepath.Join(tools.RepositoryRoot(), "config", "flux", "helm_release.yaml"))
+	chart := regexp.MustCompile(`(?m)^  url: oci://(\S+)\n  ref:\n    tag: \S+$`).FindStringSubmatch(manifests)
+	g.Expect(chart).NotTo(BeNil())
+	rule := renovate(t).PackageRules[0]
+	g.Expect(rule.GroupName).To(Equal("stack-controller"))
+	matches := func(name string) bool {
+		return slices.ContainsFunc(rule.MatchPackageNames, func(pattern string) bool {
+			return regexp.MustCompile(strings.TrimSuffix(strings.TrimPrefix(pattern, "/"), "/")).MatchString(name)
+		})
+	}
+	for name, want := range map[string]bool{
+		chart[1]: true, "registry.example.com/" + chart[1]: true, "stack-controller/stack-controller": true,
+		"registry.example.com/stack-controller-agent": true, "stack-controller/manifests": false, "other/charts/nginx": false, "pulumi/pulumi": false,
+	} {
+		g.Expect(matches(name)).To(Equal(want), name)
+	}
+}
+
 // Renovate evaluates the pattern with RE2, as Go does.
 func TestRenovateFindsTheImagesOfPods(t *testing.T) {
 	g := NewWithT(t)
-	var settings struct {
-		CustomManagers []struct{ MatchStrings []string }
-	}
-	g.Expect(json.Unmarshal([]byte(read(t, examples("fleet", "renovate.json"))), &settings)).To(Succeed())
-	pattern := regexp.MustCompile(settings.CustomManagers[0].MatchStrings[0])
+	pattern := regexp.MustCompile(renovate(t).CustomManagers[0].MatchStrings[0])
 	const digest = "sha256:ff8f3c92f1bcb433e858c948040c3a3393fe73f5dd72048a4502bfaf0a4c26cd"
 	for line, want := range map[string][]string{
 		"      image: pulumi/pulumi:3.276.0":                                   {"pulumi/pulumi", "3.276.0", ""},

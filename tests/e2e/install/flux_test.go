@@ -3,6 +3,7 @@ package install_test
 import (
 	"context"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
@@ -18,8 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/command"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // startFlux starts an API server with Flux's definitions, when the first test of a pass needs it.
@@ -28,7 +32,7 @@ var startFlux func() (*controlplane.ControlPlane, error)
 func newFlux() (*controlplane.ControlPlane, error) {
 	ctx := context.Background()
 	definitions := []string{controlplane.ProductCRDs()}
-	for _, controller := range []string{"source-controller", "kustomize-controller", "notification-controller"} {
+	for _, controller := range []string{"source-controller", "kustomize-controller", "notification-controller", "helm-controller"} {
 		dir, err := controlplane.FluxCRDs(ctx, controller)
 		if err != nil {
 			return nil, err
@@ -87,11 +91,11 @@ func dryRun(t *testing.T, cp *controlplane.ControlPlane, path string) error {
 	return err
 }
 
-func TestFluxTakesTheSourcesAndKustomizationsThatInstallTheController(t *testing.T) {
+func TestFluxTakesTheObjectsThatInstallTheController(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	cp := flux(t)
-	for _, file := range []string{"oci_repository.yaml", "git_repository.yaml"} {
+	for _, file := range []string{"oci_repository.yaml", "git_repository.yaml", "helm_release.yaml"} {
 		g.Expect(dryRun(t, cp, inRepository("config", "flux", file))).To(Succeed())
 	}
 }
@@ -162,4 +166,92 @@ func definitionOf(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefi
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 	g.Expect(yaml.Unmarshal(content, definition)).To(Succeed())
 	return definition
+}
+
+// The Flux Operator does not install Flux here: it only evaluates ResourceSets.
+func TestTheFluxOperatorCreatesTheObjectsThatInstallTheController(t *testing.T) {
+	suite.Long(t, "builds the Flux Operator")
+	t.Parallel()
+	g := NewWithT(t)
+	cp := flux(t)
+	definitions, err := controlplane.FluxCRDs(t.Context(), "flux-operator")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(cp.InstallCRDs(definitions)).To(Succeed())
+	operator, err := tools.Path(t.Context(), "flux-operator", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	health, err := cp.FreeAddress()
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = cp.StartServer(t.Context(), controlplane.Server{
+		Name: "flux-operator", Path: operator,
+		Args: []string{"--health-addr=" + health, "--metrics-addr=0", "--enable-leader-election=false", "--web-server-port=0"},
+		// It refuses to run without FIPS 140-3.
+		Env:   []string{"KUBECONFIG=" + cp.KubeconfigPath, "RUNTIME_NAMESPACE=flux-system", "GODEBUG=fips140=on"},
+		Ready: cp.AnswersOK("http://" + health + "/readyz"),
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	// Other tests apply the same objects in the namespace flux-system.
+	const namespace = "with-operator"
+	_, err = cp.Kubectl(t.Context(), "create", "namespace", namespace)
+	g.Expect(err).NotTo(HaveOccurred())
+	set := strings.ReplaceAll(read(t, inRepository("config", "flux", "resource_set.yaml")), "namespace: flux-system", "namespace: "+namespace)
+	_, err = cp.KubectlInput(t.Context(), set, "apply", "--server-side", "--validate=strict", "-f", "-")
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, wanted := range decode(t, read(t, inRepository("config", "flux", "oci_repository.yaml"))) {
+		g.Eventually(func() (map[string]any, error) {
+			created, err := cp.Kubectl(t.Context(), "get", wanted.GetKind()+"/"+wanted.GetName(), "--namespace="+namespace, "--output=json")
+			if err != nil {
+				return nil, err
+			}
+			spec, _ := at(t, decode(t, created)[0], "spec").(map[string]any)
+			// What the API server adds does not matter.
+			maps.DeleteFunc(spec, func(field string, _ any) bool { return at(t, wanted, "spec", field) == nil })
+			return spec, nil
+		}, "60s", "200ms").Should(Equal(at(t, wanted, "spec")), wanted.GetKind())
+	}
+}
+
+func TestTheCommandLineSaysWhatIsMissingOfFluxBeforeItInstalls(t *testing.T) {
+	suite.Long(t, "needs an API server without Flux")
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	cp, err := controlplane.Start(ctx, controlplane.Options{CRDs: []string{}})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { g.Expect(cp.Stop()).To(Succeed()) })
+	kubectl := func(args ...string) {
+		_, err := cp.Kubectl(ctx, args...)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	// install never succeeds, because no node runs the controller.
+	install := func() string {
+		var output strings.Builder
+		environment := command.Environment{
+			Version: "v1.2.3", Program: "flux-pulumi", In: strings.NewReader(""), Out: &output, Err: &output, Now: time.Now,
+			ControllerImage: "controller:test", AgentImage: "agent:test", Getenv: func(string) string { return "" },
+		}
+		g.Expect(command.Main(ctx, environment, []string{"install", "--timeout=1s", "--kubeconfig=" + cp.KubeconfigPath})).NotTo(BeZero())
+		return output.String()
+	}
+	g.Expect(install()).To(And(ContainSubstring("the namespace flux-system does not exist: install Flux first, with 'flux install'"),
+		Not(ContainSubstring("installing"))))
+
+	kubectl("create", "namespace", "flux-system")
+	g.Expect(install()).To(And(ContainSubstring("Flux's source-controller is not installed: Stacks can use git and Programs, but no Flux sources."),
+		ContainSubstring("objects are applied")))
+
+	// Flux 2.5 has GitRepository v1, and OCIRepository v1beta2.
+	sources, err := controlplane.SourceCRDs(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	const git, oci = "source.toolkit.fluxcd.io_gitrepositories.yaml", "source.toolkit.fluxcd.io_ocirepositories.yaml"
+	older := filepath.Join(t.TempDir(), oci)
+	content := strings.Replace(read(t, sources, oci), "\n    name: v1\n", "\n    name: v1beta2\n", 1)
+	g.Expect(os.WriteFile(older, []byte(content), 0o600)).To(Succeed())
+	g.Expect(cp.InstallCRDs(filepath.Join(sources, git), older)).To(Succeed())
+	kubectl("create", "deployment", "source-controller", "--namespace=flux-system", "--image=source-controller:v1.5.0")
+	g.Expect(install()).To(And(
+		ContainSubstring("Flux's source-controller: source-controller:v1.5.0"),
+		ContainSubstring("✔ GitRepository source.toolkit.fluxcd.io/v1"),
+		ContainSubstring("⚠ OCIRepository source.toolkit.fluxcd.io/v1 is not served: Stacks cannot use such a source until you install Flux 2.6 or newer"),
+	))
 }

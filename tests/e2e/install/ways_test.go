@@ -191,6 +191,8 @@ func TestTheCommandLineInstallsAControllerThatDeploysAStack(t *testing.T) {
 	output, code = run("quickstart", "--delete")
 	g.Expect(output).To(ContainSubstring("the example is deleted"))
 	g.Expect(code).To(BeZero())
+	g.Expect(c.kubectl(t, "get", "namespace/pulumi-quickstart", "--ignore-not-found", "--output=name")).To(BeEmpty())
+	g.Expect(c.kubectl(t, "get", "stacks,programs", "--all-namespaces", "--output=name")).To(BeEmpty())
 
 	output, code = run("uninstall", "--yes")
 	g.Expect(output).To(ContainSubstring("stack-controller is uninstalled"))

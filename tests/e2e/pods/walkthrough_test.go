@@ -304,7 +304,7 @@ func (t *table) add(name string, cells []string) {
 
 const (
 	// tutorialBegin is the heading after which the test runs the commands. The cluster of the tests already has what the tutorial installs
-	// before it.
+	// before it; TestFluxInstallsThePluginFromTheCatalog runs the command that installs the plugin.
 	tutorialBegin = "\n## See a first Stack\n"
 	// tutorialEnd is the first command that is not run.
 	tutorialEnd = "```sh\nkind delete cluster\n"
@@ -331,8 +331,9 @@ func TestTutorialWorksAsItIsWritten(t *testing.T) {
 	}
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", "tutorial.md"))
 	g.Expect(err).NotTo(HaveOccurred())
-	_, commands, found := strings.Cut(string(content), tutorialBegin)
+	before, commands, found := strings.Cut(string(content), tutorialBegin)
 	g.Expect(found).To(BeTrue())
+	g.Expect(tutorialBlock.FindAllString(before, -1)).To(HaveLen(2), "with the next block, there is a first Stack: it should take five at most")
 	commands, _, found = strings.Cut(commands, tutorialEnd)
 	g.Expect(found).To(BeTrue())
 	for _, replacement := range append(tutorialReplacements, [2]string{"pulumi/pulumi:3.250.0-nonroot", system.Images.Pulumi.Reference},

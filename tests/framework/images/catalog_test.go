@@ -165,7 +165,16 @@ func TestFluxInstallsThePluginFromTheCatalog(t *testing.T) {
 		return string(output)
 	}
 	g.Expect(run("plugin", "search")).To(MatchRegexp(`(?m)^pulumi\s`))
-	run("plugin", "install", "pulumi")
+	tutorial, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", "tutorial.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, install, found := strings.Cut(string(tutorial), "```sh\nFLUXCD_PLUGIN_CATALOG=https://github.com/stack-controller/stack-controller/releases/latest/download/ ")
+	g.Expect(found).To(BeTrue())
+	install, after, _ := strings.Cut(install, "\n")
+	g.Expect(after).To(HavePrefix("flux pulumi install\n```\n"), "the next command installs the controller")
+	shell := exec.CommandContext(t.Context(), "sh", "-c", "FLUXCD_PLUGIN_CATALOG="+server.URL+"/ "+install)
+	shell.Env = []string{"HOME=" + home, "PATH=" + filepath.Dir(flux) + ":" + os.Getenv("PATH")}
+	output, err := shell.CombinedOutput()
+	g.Expect(err).NotTo(HaveOccurred(), "%s: %s", install, output)
 	g.Expect(filepath.Join(home, ".fluxcd", "plugins", "flux-pulumi")).To(BeAnExistingFile())
 	g.Expect(run("plugin", "list")).To(MatchRegexp(`pulumi\s+` + regexp.QuoteMeta(strings.TrimPrefix(releaseVersion, "v"))))
 	g.Expect(run("pulumi", "version")).To(ContainSubstring(releaseVersion))

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/http/httpproxy"
 )
 
 const (
@@ -86,8 +88,9 @@ func newFetcher(mirror string, limits limits) (*fetcher, error) {
 			return nil, fmt.Errorf("the mirror %s must begin with https:// or file://, or with http:// on this machine", f.mirror.Redacted())
 		}
 	}
+	proxyFor := httpproxy.FromEnvironment().ProxyFunc()
 	transport := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
+		Proxy:                 func(request *http.Request) (*url.URL, error) { return proxyFor(request.URL) },
 		DialContext:           (&net.Dialer{Timeout: limits.connect}).DialContext,
 		TLSHandshakeTimeout:   limits.tls,
 		ResponseHeaderTimeout: limits.header,

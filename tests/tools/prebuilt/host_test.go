@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"debug/elf"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -40,6 +42,19 @@ func program(t testing.TB) string {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	content, err := os.ReadFile(path)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return string(content)
+}
+
+// forAnotherProcessor returns the same program, with the processor of the other architecture in its header.
+func forAnotherProcessor(t testing.TB) string {
+	t.Helper()
+	other := elf.EM_AARCH64
+	if runtime.GOARCH == "arm64" {
+		other = elf.EM_X86_64
+	}
+	const machineOffset = 18 // of two bytes
+	content := []byte(program(t))
+	binary.LittleEndian.PutUint16(content[machineOffset:], uint16(other))
 	return string(content)
 }
 

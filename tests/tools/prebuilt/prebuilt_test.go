@@ -128,6 +128,7 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 		"twice":              {[]member{{name: "bin/etcd", content: program(t)}, {name: "bin/./etcd", content: program(t)}}, "twice"},
 		"too large":          {[]member{{name: "bin/etcd", content: "x", size: maxProgram + 1}}, "more than 536870912"},
 		"shorter":            {[]member{{name: "bin/etcd", content: "x", size: 100000}}, "unexpected EOF"},
+		"another processor":  {[]member{{name: "bin/etcd", content: forAnotherProcessor(t)}}, "it is a program for EM_"},
 		"a script":           {[]member{{name: "bin/etcd", content: "#!/bin/sh\nexit 0\n"}}, "is not a program for Linux"},
 		"without the member": {[]member{{name: "bin/other", content: program(t)}}, "has no bin/etcd"},
 	} {

@@ -121,6 +121,7 @@ func TestDemoRunsWithDownloadsAlone(t *testing.T) {
 		MatchRegexp(`kube-apiserver, etcd, kubectl v\S+ +from envtest\.example\.com in `),
 		MatchRegexp(`source-controller v\S+ +from registry\.example\.com in `),
 		ContainSubstring(`message  "Hello, new world!"`),
+		MatchRegexp(`GitRepository demo/demo .*\n +└── Stack demo/demo \(dev\)  Ready .*\n +└── Workspace demo/demo  Ready .*\n(?: +[├└]── Update demo-.*\n){2}`),
 		Not(ContainSubstring("building ")),
 	))
 	g.Expect(filepath.Join(dir, "cache", "tools")).NotTo(BeADirectory(), "a tool was compiled")
