@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -33,15 +34,18 @@ const (
 	fewAtOnce, manyAtOnce = 5, 100
 	// wavesName is the name of the StackRollout, its source and the project.
 	wavesName = "waves"
-	// heldPeriod is the time in which all Stacks that wait say so in their status, see docs/spec/v1/stacks.md.
-	heldPeriod = 10*time.Minute + 30*time.Second
+	// quietPeriod is less than the time from a commit until a Stack that waits says so in its status, and heldPeriod the rest of the time in which
+	// all do, see docs/spec/v1/stacks.md.
+	quietPeriod, heldPeriod = 4*time.Minute + 30*time.Second, 6 * time.Minute
 )
 
 // waved is what it costs that Stacks are updated in waves.
 type waved struct {
-	// plain is the cost of a commit without a StackRollout, held that of a commit for which all wait, waiting that of the time after it, few and
-	// many those of a commit in waves.
-	plain, held, waiting, few, many *cost
+	// plain is the cost of a commit without a StackRollout, held that of a commit for which all wait, silent and telling those of the time after it
+	// in which no Stack says so, and in which all do, few and many those of a commit in waves.
+	plain, held, silent, telling, few, many *cost
+	// free has how long a place was free until the next update began, with fewAtOnce.
+	free measure.Samples
 	// heap is how much more memory the controller has once the Stacks belong to the StackRollout, after a garbage collection, in bytes.
 	heap int64
 	// parallelFew and parallelMany are how many updates ran at once at most.
@@ -91,16 +95,22 @@ func (s *scale) waves(ctx context.Context) (*waved, error) {
 	if w.held, err = s.commitHeld(ctx, t); err != nil {
 		return nil, fmt.Errorf("a commit that waits: %w", err)
 	}
-	if w.waiting, err = s.measureCost(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, heldPeriod) }); err != nil {
+	if w.silent, err = s.measureCost(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, quietPeriod) }); err != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", err)
 	}
-	if w.few, w.parallelFew, err = s.inWaves(ctx, t, fewAtOnce, func(context.Context) error { return nil }); err != nil {
+	if w.telling, err = s.measureCost(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, heldPeriod) }); err != nil {
+		return nil, fmt.Errorf("wait for a turn: %w", err)
+	}
+	var ran []span
+	if w.few, ran, err = s.inWaves(ctx, t, fewAtOnce, func(context.Context) error { return nil }); err != nil {
 		return nil, err
 	}
+	w.parallelFew, w.free = atOnce(ran), freePlaces(ran)
 	commit := func(ctx context.Context) error { return s.fleet.commit(ctx, []*team{t}) }
-	if w.many, w.parallelMany, err = s.inWaves(ctx, t, manyAtOnce, commit); err != nil {
+	if w.many, ran, err = s.inWaves(ctx, t, manyAtOnce, commit); err != nil {
 		return nil, err
 	}
+	w.parallelMany = atOnce(ran)
 	if err := s.breakAndRevert(ctx, t, w); err != nil {
 		return nil, fmt.Errorf("a revision that fails: %w", err)
 	}
@@ -199,13 +209,13 @@ func (s *scale) commitHeld(ctx context.Context, t *team) (*cost, error) {
 	return c, err
 }
 
-// inWaves lets the commit reach all Stacks, so many at once, and returns how many updates ran at once.
-func (s *scale) inWaves(ctx context.Context, t *team, atOnce int, commit func(context.Context) error) (c *cost, parallel int, err error) {
+// inWaves lets the commit reach all Stacks, at most so many at once, and returns the updates.
+func (s *scale) inWaves(ctx context.Context, t *team, most int, commit func(context.Context) error) (c *cost, ran []span, err error) {
 	if _, err := s.spans(); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	c, err = s.measureCost(ctx, func(ctx context.Context) error {
-		if err := s.setRollout(ctx, t, atOnce); err != nil {
+		if err := s.setRollout(ctx, t, most); err != nil {
 			return err
 		}
 		if err := commit(ctx); err != nil {
@@ -215,20 +225,19 @@ func (s *scale) inWaves(ctx context.Context, t *team, atOnce int, commit func(co
 		return err
 	})
 	if err != nil {
-		return nil, 0, fmt.Errorf("%d at once: %w", atOnce, err)
+		return nil, nil, fmt.Errorf("%d at once: %w", most, err)
 	}
-	fmt.Fprintf(s.out, "%d Stacks in %d waves, %d at once: %s\n", waveStacks, waveCount, atOnce, measure.Seconds(c.took))
-	ran, err := s.spans()
-	if err != nil {
-		return nil, 0, err
+	fmt.Fprintf(s.out, "%d Stacks in %d waves, %d at once: %s\n", waveStacks, waveCount, most, measure.Seconds(c.took))
+	if ran, err = s.spans(); err != nil {
+		return nil, nil, err
 	}
-	if parallel, err = checkOrder(ran); err != nil {
-		return nil, 0, err
+	if err := checkOrder(ran); err != nil {
+		return nil, nil, err
 	}
-	if parallel > atOnce {
-		return nil, 0, fmt.Errorf("%d updates ran at once, and maxConcurrent is %d", parallel, atOnce)
+	if parallel := atOnce(ran); parallel > most {
+		return nil, nil, fmt.Errorf("%d updates ran at once, and maxConcurrent is %d", parallel, most)
 	}
-	return c, parallel, ranOnce(s.stub, []*team{t})
+	return c, ran, ranOnce(s.stub, []*team{t})
 }
 
 // setRollout lets so many Stacks be updated at once.
@@ -238,16 +247,10 @@ func (s *scale) setRollout(ctx context.Context, t *team, atOnce int) error {
 	return s.system.Client.Patch(ctx, rollout, patch)
 }
 
-// checkOrder returns how many updates ran at once at most. It fails if one of a wave began before all of the wave before it had ended.
-func checkOrder(ran []span) (parallel int, err error) {
-	type edge struct {
-		at     int64
-		change int
-	}
-	var edges []edge
+// checkOrder fails if an update of a wave began before all of the wave before it had ended.
+func checkOrder(ran []span) error {
 	var first, last [waveCount]int64
 	for _, update := range ran {
-		edges = append(edges, edge{update.start, 1}, edge{update.end, -1})
 		wave := waveOf(update.stack)
 		if first[wave] == 0 || update.start < first[wave] {
 			first[wave] = update.start
@@ -256,16 +259,57 @@ func checkOrder(ran []span) (parallel int, err error) {
 	}
 	for wave := range waveCount - 1 {
 		if first[wave+1] < last[wave] && first[wave+1] != 0 {
-			return 0, fmt.Errorf("wave %d began %s before the end of the wave before it", wave+1, time.Duration(last[wave]-first[wave+1]))
+			return fmt.Errorf("wave %d began %s before the end of the wave before it", wave+1, time.Duration(last[wave]-first[wave+1]))
 		}
 	}
-	slices.SortFunc(edges, func(a, b edge) int { return int(a.at - b.at) })
-	running := 0
-	for _, e := range edges {
-		running += e.change
-		parallel = max(parallel, running)
+	return nil
+}
+
+// edge is the start or the end of an update, which makes one more or one less run.
+type edge struct {
+	at     int64
+	change int
+}
+
+// edgesOf returns the edges of the updates in their order; of those at the same time, ends come first.
+func edgesOf(ran []span) (edges []edge) {
+	for _, update := range ran {
+		edges = append(edges, edge{update.start, 1}, edge{update.end, -1})
 	}
-	return parallel, nil
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.change, b.change)) })
+	return edges
+}
+
+// atOnce returns how many updates ran at once at most.
+func atOnce(ran []span) (most int) {
+	running := 0
+	for _, e := range edgesOf(ran) {
+		running += e.change
+		most = max(most, running)
+	}
+	return most
+}
+
+// freePlaces returns how long each place of a wave was free, from the end of an update to the start of the next one. The first place that
+// became free is filled first; the last places of a wave stay free.
+func freePlaces(ran []span) (free measure.Samples) {
+	waves := map[int][]span{}
+	for _, update := range ran {
+		waves[waveOf(update.stack)] = append(waves[waveOf(update.stack)], update)
+	}
+	for _, wave := range waves {
+		var since []int64
+		for _, e := range edgesOf(wave) {
+			switch {
+			case e.change < 0:
+				since = append(since, e.at)
+			case len(since) > 0:
+				free = append(free, time.Duration(e.at-since[0]))
+				since = since[1:]
+			}
+		}
+	}
+	return free
 }
 
 // spans returns the updates of the Stacks that ran since the last call.
@@ -369,13 +413,16 @@ func (w *waved) text() string {
 	}{
 		{"without a StackRollout", "", w.plain},
 		{"for which all wait", "0", w.held},
-		{"– they go on waiting", "0", w.waiting},
+		{number("– the next %s", quietPeriod.String()), "0", w.silent},
+		{number("– %s more, in which they say so", heldPeriod.String()), "0", w.telling},
 		{number("with maxConcurrent %d", fewAtOnce), strconv.Itoa(w.parallelFew), w.few},
 		{number("with maxConcurrent %d", manyAtOnce), strconv.Itoa(w.parallelMany), w.many},
 	} {
 		out.WriteString(row(line.name, measure.Seconds(line.took), line.parallel, perStack(line.cpu[controller], waveStacks), number("%.1f", float64(line.sum())/waveStacks),
 			number("%d", rolloutWrites(line.cost))))
 	}
+	fmt.Fprintf(&out, "\nWith maxConcurrent %d, a place that became free was filled after %s (median; 99 of 100: %s).\n", fewAtOnce, measure.Seconds(w.free.Median()),
+		measure.Seconds(quantile(w.free, 0.99)))
 	fmt.Fprintf(&out, "\nA Stack that waits says so in its status after 5 to 10 minutes. That they belong to the StackRollout needs %.1f kB more heap for each Stack.\n",
 		float64(w.heap)/1000/waveStacks)
 	fmt.Fprintf(&out, "\nWith maxConcurrent %d it takes %.2f times as long as without a StackRollout. With a revision that fails on one Stack of the second wave, %d Stacks "+
