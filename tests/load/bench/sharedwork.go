@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"regexp"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +22,9 @@ import (
 // encoding/json takes to check the syntax of the object for which that takes longest: with Go 1.27, 4 to 6 ms for 1.5 MiB on the machine of
 // the figures, which is a third of what it took before.
 const maxSharedWork = 2
+
+// maxDeciding limits the time that a StackRollout of 10,000 Stacks takes for a decision, as the same multiple: 20 ms on the machine of the figures.
+const maxDeciding = 4
 
 // benchSharedWork measures the work in shared goroutines with the objects that cost most.
 func benchSharedWork(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
@@ -55,9 +60,31 @@ func benchSharedWork(ctx context.Context, s settings, limits *measure.Limits, ou
 	}
 	limits.Check("reading the worst object ÷ checking its syntax", longest.Seconds()/checked.took.Seconds(), maxSharedWork)
 	limits.Check("indexes and handlers of the worst object ÷ checking its syntax", longestHandling.Seconds()/checked.took.Seconds(), maxSharedWork)
+	deciding, err := decideTime(ctx)
+	if err != nil {
+		return err
+	}
+	t.Cells("a StackRollout of 10,000 Stacks decides", milliseconds(deciding), "", "", "")
+	limits.Check("a StackRollout of 10,000 Stacks decides ÷ checking the syntax of the worst object", deciding.Seconds()/checked.took.Seconds(), maxDeciding)
 	t.Flush()
 	return nil
 }
+
+// decideTime returns how long the decision of a StackRollout takes, which the benchmark of its package measures.
+func decideTime(ctx context.Context) (time.Duration, error) {
+	run := exec.CommandContext(ctx, "go", "test", "./internal/controller/rollout", "-run=^$", "-bench=^BenchmarkDecide$", "-benchtime=100x")
+	output, err := run.CombinedOutput()
+	if err != nil {
+		return 0, fmt.Errorf("run the benchmark of a decision: %w: %s", err, output)
+	}
+	found := benchmarkTime.FindSubmatch(output)
+	if found == nil {
+		return 0, fmt.Errorf("find the time of a decision in %q", output)
+	}
+	return time.ParseDuration(string(found[1]) + "ns")
+}
+
+var benchmarkTime = regexp.MustCompile(`BenchmarkDecide\S*\s+\d+\s+(\d+(?:\.\d+)?) ns/op`)
 
 // worst is what took longest.
 type worst struct {
