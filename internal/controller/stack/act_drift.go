@@ -101,7 +101,7 @@ func (r *Reconciler) actOnDrift(ctx context.Context, o *observation, d driftDeci
 
 // showCheckProblem shows why the controller cannot check for drift, if a human has to fix that.
 func showCheckProblem(stack *pulumiv1.Stack, err error) {
-	if errors.As(err, new(*notOwnedError)) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+	if errors.As(err, new(*notOwnedError)) || patch.IsRefused(err) {
 		conditions.MarkUnknown(stack, pulumiv1.DriftedCondition, pulumiv1.DriftCheckFailedReason,
 			"cannot look for changes that were made outside of Pulumi: %s", err)
 	}

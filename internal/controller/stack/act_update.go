@@ -154,7 +154,7 @@ func (r *Reconciler) handleRejection(o *observation, err error) (outcome, error)
 		return outcome{after: outdatedInterval}, nil
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, inTerminatingNamespace(o.stack))
-	case errors.As(err, new(*notOwnedError)), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+	case errors.As(err, new(*notOwnedError)), patch.IsRefused(err):
 		markStalled(o.stack, pulumiv1.WorkspaceFailedReason, err.Error())
 	default:
 		return outcome{}, err

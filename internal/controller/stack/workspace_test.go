@@ -3,14 +3,18 @@ package stack
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -213,6 +217,59 @@ func TestResultIsAnnouncedThoughWhatFollowsItFails(t *testing.T) {
 		return stack.Status.CurrentUpdate != nil && stack.Status.LastUpdate != nil
 	})
 	s.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(1))
+}
+
+// denied is how the API server answers when an admission webhook denies a request and gives no code, as those of Kyverno do.
+func denied() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusBadRequest, Message: `admission webhook "validate.example.com" denied the request: no team`,
+	}}
+}
+
+// denying is a client whose Workspaces, or whose Updates, a webhook denies.
+type denying struct {
+	client.Client
+	workspaces, updates atomic.Bool
+}
+
+func (c *denying) Apply(ctx context.Context, object k8sruntime.ApplyConfiguration, options ...client.ApplyOption) error {
+	if c.workspaces.Load() { // the Reconciler applies nothing else with this client
+		return denied()
+	}
+	return c.Client.Apply(ctx, object, options...)
+}
+
+func (c *denying) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
+	if _, isUpdate := object.(*autov1alpha1.Update); isUpdate && c.updates.Load() {
+		return denied()
+	}
+	return c.Client.Create(ctx, object, options...)
+}
+
+func TestStackShowsThatAWebhookDeniesItsWorkspaceOrItsUpdate(t *testing.T) {
+	webhook := &denying{}
+	webhook.workspaces.Store(true)
+	s := newFixture(t, func(r *Reconciler) { webhook.Client, r.Client = r.Client, webhook })
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	withImage("one")(stack)
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	isStalled := func(what string) func(*pulumiv1.Stack) bool {
+		return func(stack *pulumiv1.Stack) bool {
+			return conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.WorkspaceFailedReason &&
+				strings.HasPrefix(conditions.GetMessage(stack, meta.ReadyCondition), what) &&
+				strings.Contains(conditions.GetMessage(stack, meta.ReadyCondition), denied().Error())
+		}
+	}
+	s.await(stack, isStalled("apply the workspace: "))
+
+	webhook.updates.Store(true)
+	webhook.workspaces.Store(false)
+	s.edit(stack, withImage("two"))
+	s.await(stack, isStalled("create the update "))
+
+	webhook.updates.Store(false)
+	s.edit(stack, withImage("three"))
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil && !conditions.IsStalled(stack) })
 }
 
 func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {

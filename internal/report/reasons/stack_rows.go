@@ -257,10 +257,10 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "WorkspaceFailed", State: Stalled,
-		Means: "The Workspace is Stalled, or the API server rejects the Workspace or the Update, or an object of that name exists that does not belong to the Stack. The message says which.",
+		Means: "The Workspace is Stalled, or the API server, an admission webhook or RBAC rejects the Workspace or the Update, or an object of that name exists that does not belong to the Stack. The message says which.",
 		When:  "every 30 s if the API server rejects an object or a name is taken",
 		Todo:  "See [Workspace](#workspace). Often `workspaceTemplate` is wrong. An edit of the Stack is applied to the Workspace at once. The controller does not change an object that does not belong to the Stack: delete it, or rename the Stack.",
-		Tests: []string{"stack.TestStackShowsTheFailureOfItsWorkspace", "stack.TestWorkspaceThatIsNotTheStacksIsLeftAlone"},
+		Tests: []string{"stack.TestStackShowsTheFailureOfItsWorkspace", "stack.TestStackShowsThatAWebhookDeniesItsWorkspaceOrItsUpdate", "stack.TestWorkspaceThatIsNotTheStacksIsLeftAlone"},
 	},
 	{
 		Reason: "TransientFailure", State: Transient, Constant: elsewhere,
