@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -269,7 +270,9 @@ func TestStackShowsThatAWebhookDeniesItsWorkspaceOrItsUpdate(t *testing.T) {
 
 	webhook.updates.Store(false)
 	s.edit(stack, withImage("three"))
-	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil && !conditions.IsStalled(stack) })
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.CurrentUpdate != nil && !conditions.IsStalled(stack)
+	})
 }
 
 func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {
@@ -332,6 +335,45 @@ func TestWorkspaceThatIsNotTheStacksIsLeftAlone(t *testing.T) {
 	s.Expect(s.client.Patch(t.Context(), stack, request)).To(Succeed())
 	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
 	s.Expect(metav1.IsControlledBy(s.workspace(), stack)).To(BeTrue())
+}
+
+// The garbage collector of the test removes nothing, so the Workspace of the earlier Stack is there as long as its pod takes to end.
+func TestStackThatIsCreatedAgainWaitsForTheEndOfItsEarlierWorkspace(t *testing.T) {
+	s := newFixture(t)
+	earlier := &autov1alpha1.Workspace{Namespace: s.namespace, Name: "app", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: "app", UID: "earlier", Controller: new(true)},
+	}}
+	s.Expect(s.client.Create(t.Context(), earlier)).To(Succeed())
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	withImage("one")(stack)
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return conditions.IsReconciling(stack) && strings.Contains(conditions.GetMessage(stack, meta.ReadyCondition), "Workspace app")
+	})
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(Equal("waiting for the end of Workspace app, which belongs to an earlier Stack of this name"))
+	s.Expect(s.workspace().ResourceVersion).To(Equal(earlier.ResourceVersion))
+
+	s.Expect(s.client.Delete(t.Context(), earlier)).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+	s.Expect(metav1.IsControlledBy(s.workspace(), stack)).To(BeTrue())
+}
+
+func TestOnlyWhatGoesByItselfIsWaitedFor(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{Namespace: "ns", Name: "app", UID: "now"}
+	of := func(apiVersion, name string, uid types.UID) *autov1alpha1.Update {
+		return &autov1alpha1.Update{Name: "app-drift", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: apiVersion, Kind: pulumiv1.StackKind, Name: name, UID: uid},
+		}}
+	}
+	version, ending := pulumiv1.GroupVersion.String(), &autov1alpha1.Update{Name: "app-drift", DeletionTimestamp: new(metav1.Now())}
+	for _, update := range []*autov1alpha1.Update{of(version, "app", "earlier"), ending} {
+		g.Expect(goesByItself(fmt.Errorf("create: %w", notOwned(stack, autov1alpha1.UpdateKind, update)))).To(BeTrue())
+	}
+	// The garbage collector keeps an object whose owner exists, or is of a kind that it does not know.
+	for _, update := range []*autov1alpha1.Update{of(version, "app", "now"), of(version, "other", "other"), of("example.com/v1", "app", "earlier"), {}} {
+		g.Expect(goesByItself(notOwned(stack, autov1alpha1.UpdateKind, update))).To(BeFalse())
+	}
 }
 
 func TestWorkspaceWithTheStacksLabelsIsAdopted(t *testing.T) {
