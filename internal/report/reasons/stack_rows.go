@@ -9,10 +9,10 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "NotReadyInProgress", State: Working,
-		Means: "An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress. A Stack that was deleted in the foreground waits for the garbage collector.",
+		Means: "An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress. A Stack that was deleted in the foreground waits for the garbage collector, and one that was created again for the end of the earlier Workspace.",
 		When:  "every 30 s while the garbage collector works",
 		Todo:  "If it takes long, look at the Workspace and the Update.",
-		Tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd", "e2e.TestStackThatIsDeletedInTheForegroundIsDestroyedOnce"},
+		Tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd", "e2e.TestStackThatIsDeletedInTheForegroundIsDestroyedOnce", "stack.TestStackThatIsCreatedAgainWaitsForTheEndOfItsEarlierWorkspace"},
 	},
 	{
 		Reason: "StackProcessing", State: Working,
