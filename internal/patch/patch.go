@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -31,6 +32,13 @@ func Status(ctx context.Context, c client.StatusClient, before, object client.Ob
 		return fmt.Errorf("write the status: %w", err)
 	}
 	return nil
+}
+
+// IsRefused reports whether the API server answered a write that it will not accept the object: it is invalid or too large, or a right, a
+// quota or an admission webhook is in its way. Somebody has to change the object or what refuses it. The API server answers "bad request"
+// for a webhook that gives no code, as those of Kyverno do.
+func IsRefused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
 // statusOf returns the field Status, which every kind of this API has.

@@ -272,6 +272,7 @@ func (r *Runtime) takeOwnership(ctx context.Context, workspace *autov1alpha1.Wor
 func (r *Runtime) act(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation, d decision) (agentruntime.Status, error) {
 	replacing := d.action == actionAnnounce || d.action == actionReplace || d.action == actionScaleDown
 	t.announce(o.now, replacing)
+	r.observeRollout(t, keyOf(workspace), o, d)
 	// The workspace keeps its place in the rollout while its pod is replaced. It gives up the place when it needs no pod, when the pod is no
 	// longer being replaced, or when the new pod is ready.
 	waiting := o.pod != nil && o.agentIsOutdated() && o.statefulSetIsApplied() && !o.mayRoll

@@ -71,7 +71,7 @@ type decision struct {
 //   - whether an existing object may be used or taken over: checkOwner in objects.go
 //   - which errors become a status, so that Ensure does not return them: refusalStatus in objects.go
 //   - when the creation of a pod is tried again: tracker.retryCreationAt in tracker.go
-//   - how many pods are replaced at the same time for another agent: rollout in tracker.go
+//   - how many pods are replaced at the same time for another agent: rollout in rollout.go
 //   - whether an agent is busy, or has stopped answering: Runtime.askAgent in observe.go
 //   - whether an agent is found before the kubelet reports that it runs: Runtime.foundAgent in connect.go
 func decide(o *observation) decision {

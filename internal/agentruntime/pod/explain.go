@@ -19,8 +19,10 @@ const (
 	slowStart = 5 * time.Second
 	// endSlack is how long after its grace period a pod may still exist before its node is suspected to be lost.
 	endSlack = 30 * time.Second
-	// stalledRestarts is the number of restarts of a container at which the status becomes Stalled, so that a person looks into it.
+	// stalledRestarts is the number of restarts of a container at which the status becomes Stalled, so that a person looks into it. The kubelet
+	// counts them over the life of the pod. After a run of steadyRun, the kubelet takes a crash for the first one, and so does the status.
 	stalledRestarts = 5
+	steadyRun       = 10 * time.Minute
 	// formatError is the kernel's error for a program that is built for another processor architecture.
 	formatError = "exec format error"
 	// maxQuote bounds, in bytes, the text from elsewhere that a message quotes.
@@ -217,8 +219,14 @@ func explainContainer(pod *corev1.Pod, container *corev1.ContainerStatus, kind s
 		return agentruntime.Status{}
 	}
 	status := explainCrash(pod, container, subject, ended)
-	status.Stalled = container.RestartCount >= stalledRestarts
+	status.Stalled = container.RestartCount >= stalledRestarts && (container.State.Waiting != nil || !ranSteadily(ended))
 	return status
+}
+
+// ranSteadily reports whether the container ran for so long before it ended that the end is not one of a row of crashes. The time of the start
+// is zero, or that of the Unix epoch, if the container never ran.
+func ranSteadily(ended *corev1.ContainerStateTerminated) bool {
+	return ended.StartedAt.Unix() > 0 && ended.FinishedAt.Sub(ended.StartedAt.Time) >= steadyRun
 }
 
 // explainWaiting explains why a container is not even started.

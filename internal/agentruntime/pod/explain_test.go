@@ -18,6 +18,9 @@ func TestStatusSaysInPlainWordsWhatIsWrong(t *testing.T) {
 	exited := func(code int32, reason, message string) corev1.ContainerState {
 		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message}}
 	}
+	startsAgain := func(restarts int32, ran time.Duration) func(*observation) {
+		return of(ended(restarts, corev1.ContainerStateTerminated{ExitCode: 3, StartedAt: ago(ran), FinishedAt: ago(0)}), container(func(s *corev1.ContainerStatus) { s.State = running }))
+	}
 	young := func(o *observation) { o.pod.CreationTimestamp = ago(time.Second) }
 	for _, tt := range []struct {
 		name     string
@@ -68,6 +71,9 @@ func TestStatusSaysInPlainWordsWhatIsWrong(t *testing.T) {
 		{"crash", ended(2, corev1.ContainerStateTerminated{ExitCode: 3, Message: "cannot listen\n"}), autov1alpha1.CrashLoopBackOffReason,
 			"container pulumi of pod app-workspace-0 ended with exit code 3 and is started again (restarts: 2); last output:\ncannot listen", true, false, false},
 		{"crash again and again", ended(5, corev1.ContainerStateTerminated{ExitCode: 3}), autov1alpha1.CrashLoopBackOffReason, "exit code 3", true, true, false},
+		{"the sixth crash in a month", startsAgain(6, 30*24*time.Hour), autov1alpha1.CrashLoopBackOffReason, "exit code 3", true, false, false},
+		{"the sixth crash in a row", startsAgain(6, 5*time.Second), autov1alpha1.CrashLoopBackOffReason, "exit code 3", true, true, false},
+		{"the sixth end of what never ran", startsAgain(6, noon.Sub(time.Unix(0, 0))), autov1alpha1.CrashLoopBackOffReason, "exit code 3", true, true, false},
 		{"out of memory", ended(1, corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}), autov1alpha1.CrashLoopBackOffReason, "ran out of memory and was killed", true, false, false},
 		{"runs again, not ready yet", of(ended(1, corev1.ContainerStateTerminated{ExitCode: 3}), container(func(s *corev1.ContainerStatus) { s.State = running })),
 			autov1alpha1.CrashLoopBackOffReason, "exit code 3", true, false, false},

@@ -19,6 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
+	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
 const (
@@ -123,7 +124,7 @@ func refusalStatus(err error) *agentruntime.Status {
 		if reason, _ := creationProblem(err.Error()); reason != autov1alpha1.PodCreationFailedReason {
 			status.Reason = reason
 		}
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+	case patch.IsRefused(err):
 		status.Stalled = true
 		if strings.Contains(err.Error(), immutableMessage) {
 			status.Message += "; delete the StatefulSet when no operation runs, and the controller creates it again"

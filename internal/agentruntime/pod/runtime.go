@@ -113,9 +113,10 @@ func New(ctx context.Context, options Options) (*Runtime, error) {
 	}
 	events := notify.New()
 	r := &Runtime{
-		options: options, tokens: tokens, events: events, rollout: newRollout(events.Add), trackers: map[types.NamespacedName]*tracker{},
+		options: options, tokens: tokens, events: events, trackers: map[types.NamespacedName]*tracker{},
 		probes: newProbes(events.Add), volumes: &imageVolumes{discovery: server},
 	}
+	r.rollout = newRollout(events.Add, r.hasWorkingAgent, r.logPause)
 	return r, r.watch(ctx)
 }
 
@@ -172,7 +173,7 @@ func (r *Runtime) Delete(ctx context.Context, key types.NamespacedName) error {
 	r.mu.Lock()
 	delete(r.trackers, key)
 	r.mu.Unlock()
-	r.rollout.end(key)
+	r.rollout.forget(key)
 	r.probes.drop(key)
 	r.connections.drop(key, "")
 	r.tokens.Drop(credentials.Audience(key.Namespace, key.Name))

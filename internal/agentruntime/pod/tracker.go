@@ -9,13 +9,14 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/backoff"
-	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
 // tracker holds what the controller remembers about one Workspace. All of it can be lost: a new controller only waits a little longer.
 type tracker struct {
 	// hasPod is true if there was a pod when the Workspace was last observed. It is read without the lock.
 	hasPod atomic.Bool
+	// hadAgent is true if a pod with the agent of this controller was ready. It is read without the lock.
+	hadAgent atomic.Bool
 
 	mu sync.Mutex
 	memory
@@ -102,63 +103,4 @@ func (t *tracker) announce(now time.Time, announced bool) {
 	case t.announcedAt.IsZero():
 		t.announcedAt = now
 	}
-}
-
-const (
-	// maxRollingOfNamespace is how many pods of a namespace are replaced at the same time because the controller has another agent. When their
-	// successors do not become ready, the other pods stay as they are.
-	maxRollingOfNamespace = 5
-	// rolloutTimeout is how long one replacement may hold up the others. After that, its place goes to another pod.
-	rolloutTimeout = 15 * time.Minute
-)
-
-// maxRolling is how many pods are replaced at the same time in all namespaces. No namespace takes the places of all others.
-var maxRolling = fairqueue.Slots(maxRollingOfNamespace)
-
-// rollout lets few pods be replaced at the same time. The others wait, without being reconciled, until it is their turn.
-type rollout struct {
-	turns *fairqueue.Turns
-
-	mu sync.Mutex
-	// rolling are the workspaces that have a place. They lose it when the timer ends.
-	rolling map[types.NamespacedName]*time.Timer
-}
-
-func newRollout(requeue func(types.NamespacedName)) *rollout {
-	r := &rollout{rolling: map[types.NamespacedName]*time.Timer{}}
-	r.turns = fairqueue.NewTurns(maxRolling, fairqueue.MayTake, func(key types.NamespacedName) {
-		r.limit(key)
-		requeue(key)
-	})
-	return r
-}
-
-// begin reports whether the workspace's pod may be replaced now. If not, the workspace is requeued when it may.
-func (r *rollout) begin(key types.NamespacedName) bool {
-	mayRoll := r.turns.Ask(key, false) == 0
-	if mayRoll {
-		r.limit(key)
-	}
-	return mayRoll
-}
-
-// limit makes sure that the workspace loses its place after rolloutTimeout.
-func (r *rollout) limit(key types.NamespacedName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.rolling[key] == nil {
-		r.rolling[key] = time.AfterFunc(rolloutTimeout, func() { r.end(key) })
-	}
-}
-
-// end gives up the place of the workspace, whose pod is no longer being replaced, or was not replaced after all. The place goes to the
-// next workspace.
-func (r *rollout) end(key types.NamespacedName) {
-	r.mu.Lock()
-	if timer := r.rolling[key]; timer != nil {
-		timer.Stop()
-	}
-	delete(r.rolling, key)
-	r.mu.Unlock()
-	r.turns.Leave(key)
 }

@@ -103,7 +103,7 @@ func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decisio
 	case existing == nil:
 		return nil, errOutdated
 	case !o.stack.Owns(existing):
-		return nil, &notOwnedError{kind: autov1alpha1.UpdateKind, name: existing.Name}
+		return nil, notOwned(o.stack, autov1alpha1.UpdateKind, existing)
 	case !isTrusted(o.stack, existing):
 		return nil, r.removeUnknown(ctx, o.stack, existing)
 	}
@@ -154,7 +154,9 @@ func (r *Reconciler) handleRejection(o *observation, err error) (outcome, error)
 		return outcome{after: outdatedInterval}, nil
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, inTerminatingNamespace(o.stack))
-	case errors.As(err, new(*notOwnedError)), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+	case goesByItself(err):
+		markProgressing(o.stack, err.Error())
+	case errors.As(err, new(*notOwnedError)), patch.IsRefused(err):
 		markStalled(o.stack, pulumiv1.WorkspaceFailedReason, err.Error())
 	default:
 		return outcome{}, err

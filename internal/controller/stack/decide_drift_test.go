@@ -281,9 +281,13 @@ func TestDriftCheckThatCannotBeMadeSaysWhy(t *testing.T) {
 	o := watchful("")
 	showCheckProblem(o.stack, errors.New("connection refused"))
 	g.Expect(conditions.Has(o.stack, pulumiv1.DriftedCondition)).To(BeFalse(), "it passes by itself")
+	showCheckProblem(o.stack, fmt.Errorf("create: %w", &notOwnedError{kind: autov1alpha1.UpdateKind, name: "app-drift", goes: "is being deleted"}))
+	g.Expect(conditions.Has(o.stack, pulumiv1.DriftedCondition)).To(BeFalse(), "it goes by itself")
 	showCheckProblem(o.stack, fmt.Errorf("create: %w", &notOwnedError{kind: autov1alpha1.UpdateKind, name: "app-drift"}))
 	g.Expect(conditions.GetReason(o.stack, pulumiv1.DriftedCondition)).To(Equal(pulumiv1.DriftCheckFailedReason))
 	g.Expect(conditions.GetMessage(o.stack, pulumiv1.DriftedCondition)).To(ContainSubstring("Update app-drift exists already and was not made for this Stack"))
+	showCheckProblem(o.stack, fmt.Errorf("create: %w", denied()))
+	g.Expect(conditions.GetMessage(o.stack, pulumiv1.DriftedCondition)).To(ContainSubstring(denied().Error()))
 }
 
 func TestDriftIsCorrectedOnce(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -99,12 +101,39 @@ func applyConfiguration(workspace *autov1alpha1.Workspace) (*unstructured.Unstru
 	return object, nil
 }
 
-// notOwnedError means that an object which the Stack needs exists already, and does not belong to the Stack. A human has to remove it.
-type notOwnedError struct{ kind, name string }
+// notOwnedError means that an object which the Stack needs exists already, and does not belong to the Stack. A human has to remove it, unless
+// it goes by itself.
+type notOwnedError struct {
+	kind, name string
+	// goes is why the object goes by itself; empty when it stays.
+	goes string
+}
 
 func (e *notOwnedError) Error() string {
+	if e.goes != "" {
+		return fmt.Sprintf("waiting for the end of %s %s, which %s", e.kind, e.name, e.goes)
+	}
 	return fmt.Sprintf("%s %s exists already and was not made for this Stack, so it is left alone; "+
 		"delete it, or choose another name for the Stack", e.kind, e.name)
+}
+
+// notOwned returns the error for an object that does not belong to the Stack. The garbage collector removes what an earlier Stack of this name
+// left, and needs some time to do so.
+func notOwned(stack *pulumiv1.Stack, kind string, object metav1.Object) error {
+	e := &notOwnedError{kind: kind, name: object.GetName()}
+	switch owner := pulumiv1.OwningStack(object); {
+	case owner != nil && owner.Name == stack.Name && owner.UID != stack.UID:
+		e.goes = "belongs to an earlier Stack of this name"
+	case object.GetDeletionTimestamp() != nil:
+		e.goes = "is being deleted"
+	}
+	return e
+}
+
+// goesByItself reports whether the error is about an object that is in the way and goes by itself.
+func goesByItself(err error) bool {
+	inTheWay, ok := errors.AsType[*notOwnedError](err)
+	return ok && inTheWay.goes != ""
 }
 
 // checkWorkspaceOwner returns a *notOwnedError when there is a Workspace with the Stack's name that must not be written. It asks the API
@@ -122,7 +151,7 @@ func (r *Reconciler) checkWorkspaceOwner(ctx context.Context, o *observation) er
 	case err != nil:
 		return fmt.Errorf("look for another workspace of this name: %w", err)
 	case !isOwn(o.stack, present):
-		return &notOwnedError{kind: autov1alpha1.WorkspaceKind, name: present.Name}
+		return notOwned(o.stack, autov1alpha1.WorkspaceKind, present)
 	case !r.Shard.Has(present):
 		return errOutdated
 	}

@@ -3,14 +3,19 @@ package stack
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -215,6 +220,61 @@ func TestResultIsAnnouncedThoughWhatFollowsItFails(t *testing.T) {
 	s.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(1))
 }
 
+// denied is how the API server answers when an admission webhook denies a request and gives no code, as those of Kyverno do.
+func denied() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusBadRequest, Message: `admission webhook "validate.example.com" denied the request: no team`,
+	}}
+}
+
+// denying is a client whose Workspaces, or whose Updates, a webhook denies.
+type denying struct {
+	client.Client
+	workspaces, updates atomic.Bool
+}
+
+func (c *denying) Apply(ctx context.Context, object k8sruntime.ApplyConfiguration, options ...client.ApplyOption) error {
+	if c.workspaces.Load() { // the Reconciler applies nothing else with this client
+		return denied()
+	}
+	return c.Client.Apply(ctx, object, options...)
+}
+
+func (c *denying) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
+	if _, isUpdate := object.(*autov1alpha1.Update); isUpdate && c.updates.Load() {
+		return denied()
+	}
+	return c.Client.Create(ctx, object, options...)
+}
+
+func TestStackShowsThatAWebhookDeniesItsWorkspaceOrItsUpdate(t *testing.T) {
+	webhook := &denying{}
+	webhook.workspaces.Store(true)
+	s := newFixture(t, func(r *Reconciler) { webhook.Client, r.Client = r.Client, webhook })
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	withImage("one")(stack)
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	isStalled := func(what string) func(*pulumiv1.Stack) bool {
+		return func(stack *pulumiv1.Stack) bool {
+			return conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.WorkspaceFailedReason &&
+				strings.HasPrefix(conditions.GetMessage(stack, meta.ReadyCondition), what) &&
+				strings.Contains(conditions.GetMessage(stack, meta.ReadyCondition), denied().Error())
+		}
+	}
+	s.await(stack, isStalled("apply the workspace: "))
+
+	webhook.updates.Store(true)
+	webhook.workspaces.Store(false)
+	s.edit(stack, withImage("two"))
+	s.await(stack, isStalled("create the update "))
+
+	webhook.updates.Store(false)
+	s.edit(stack, withImage("three"))
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.CurrentUpdate != nil && !conditions.IsStalled(stack)
+	})
+}
+
 func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {
 	s := newFixture(t)
 	template := func(limits corev1.ResourceList, medium corev1.StorageMedium, user *int64) func(*pulumiv1.Stack) {
@@ -275,6 +335,45 @@ func TestWorkspaceThatIsNotTheStacksIsLeftAlone(t *testing.T) {
 	s.Expect(s.client.Patch(t.Context(), stack, request)).To(Succeed())
 	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
 	s.Expect(metav1.IsControlledBy(s.workspace(), stack)).To(BeTrue())
+}
+
+// The garbage collector of the test removes nothing, so the Workspace of the earlier Stack is there as long as its pod takes to end.
+func TestStackThatIsCreatedAgainWaitsForTheEndOfItsEarlierWorkspace(t *testing.T) {
+	s := newFixture(t)
+	earlier := &autov1alpha1.Workspace{Namespace: s.namespace, Name: "app", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: "app", UID: "earlier", Controller: new(true)},
+	}}
+	s.Expect(s.client.Create(t.Context(), earlier)).To(Succeed())
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	withImage("one")(stack)
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return conditions.IsReconciling(stack) && strings.Contains(conditions.GetMessage(stack, meta.ReadyCondition), "Workspace app")
+	})
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(Equal("waiting for the end of Workspace app, which belongs to an earlier Stack of this name"))
+	s.Expect(s.workspace().ResourceVersion).To(Equal(earlier.ResourceVersion))
+
+	s.Expect(s.client.Delete(t.Context(), earlier)).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+	s.Expect(metav1.IsControlledBy(s.workspace(), stack)).To(BeTrue())
+}
+
+func TestOnlyWhatGoesByItselfIsWaitedFor(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{Namespace: "ns", Name: "app", UID: "now"}
+	of := func(apiVersion, name string, uid types.UID) *autov1alpha1.Update {
+		return &autov1alpha1.Update{Name: "app-drift", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: apiVersion, Kind: pulumiv1.StackKind, Name: name, UID: uid},
+		}}
+	}
+	version, ending := pulumiv1.GroupVersion.String(), &autov1alpha1.Update{Name: "app-drift", DeletionTimestamp: new(metav1.Now())}
+	for _, update := range []*autov1alpha1.Update{of(version, "app", "earlier"), ending} {
+		g.Expect(goesByItself(fmt.Errorf("create: %w", notOwned(stack, autov1alpha1.UpdateKind, update)))).To(BeTrue())
+	}
+	// The garbage collector keeps an object whose owner exists, or is of a kind that it does not know.
+	for _, update := range []*autov1alpha1.Update{of(version, "app", "now"), of(version, "other", "other"), of("example.com/v1", "app", "earlier"), {}} {
+		g.Expect(goesByItself(notOwned(stack, autov1alpha1.UpdateKind, update))).To(BeFalse())
+	}
 }
 
 func TestWorkspaceWithTheStacksLabelsIsAdopted(t *testing.T) {

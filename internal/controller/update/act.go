@@ -41,10 +41,10 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 	before := o.update.DeepCopy()
 	r.measure(o, d)
 	switch {
+	case d.action == actionWait && d.wake != byTurn, d.action == actionRepeat, d.action == actionReconnect && isLost(o):
+		r.turns.leave(ctrlclient.ObjectKeyFromObject(o.update))
 	case d.action == actionFollow, d.action == actionStorePlan, d.action == actionCancel, d.action == actionReconnect:
 		r.turns.hold(o.update)
-	case d.action == actionWait && d.wake != byTurn, d.action == actionRepeat:
-		r.turns.leave(ctrlclient.ObjectKeyFromObject(o.update))
 	}
 	switch d.action {
 	case actionFinalize:

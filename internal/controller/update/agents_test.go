@@ -41,6 +41,8 @@ type agents struct {
 	// resting are the keys of the agents that rest until they are woken; woken counts how often one was.
 	resting sync.Map
 	woken   atomic.Int32
+	// hidden are the keys of the agents that cannot be found although they run.
+	hidden sync.Map
 	// held is closed when deliveries may go on; nil when none is held.
 	held atomic.Pointer[chan struct{}]
 	// attack, if set, handles streams instead of the agent. It returns false for a stream that the agent is to handle.
@@ -197,6 +199,9 @@ func (a *agents) Connect(_ context.Context, workspace *autov1alpha1.Workspace) (
 		return nil, agentruntime.ErrResting
 	}
 	a.connected.Store(key, true)
+	if _, hidden := a.hidden.Load(key); hidden {
+		return nil, agentruntime.ErrNoAgent
+	}
 	if found := a.agent(key); found != nil {
 		return found, nil
 	}

@@ -72,6 +72,23 @@ func TestCancelledUpdateDidNotRunWhereThereNeverWasAnAgent(t *testing.T) {
 	}
 }
 
+func TestUpdateThatIsAskedToEndDoesNotWaitForAnAgentThatCannotStart(t *testing.T) {
+	s := newFixture(t)
+	workspace := s.newReadyWorkspace("app")
+	s.agents.script.blocks()
+	s.agents.answerWith(tellsNobody)
+	s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.current(update)).Should(beProgressing())
+	s.agents.stop(s.key("app"))
+	s.setReady(workspace, false, "the pod cannot be scheduled")
+	s.Eventually(s.current(update)).Should(And(beProgressing(), HaveField("Status.Message", ContainSubstring("the agent does not answer"))))
+	s.askToEnd(update)
+	s.Eventually(s.current(update)).Should(And(haveFailed(autov1alpha1.InterruptedReason, "its outcome is not known"), HaveField("Status.NotRun", false)))
+	s.agents.start(s.key("app"))
+	s.Expect(s.finished(update)).To(haveFailed(autov1alpha1.InterruptedReason, "its outcome is not known"))
+}
+
 func TestUpdateThatIsAskedToEndBeforeItStartedNeverStarts(t *testing.T) {
 	s := newFixture(t)
 	s.startController()

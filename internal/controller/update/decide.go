@@ -57,7 +57,8 @@ const (
 	actionCancel action = "cancel"
 	// actionRepeat resets an operation that was lost and has changed nothing to not started, so that it is started once more.
 	actionRepeat action = "repeat"
-	// actionReconnect keeps watching an operation whose agent does not answer, so that it is followed when the agent answers again.
+	// actionReconnect keeps watching an operation whose agent does not answer, so that it is followed when the agent answers again. Without an
+	// agent, the operation holds no slot meanwhile.
 	actionReconnect action = "reconnect"
 	// actionQueue asks for a slot for the operation. Then the agent is asked, if there is a slot, and the controller decides again.
 	actionQueue action = "queue"
@@ -207,6 +208,12 @@ func agentGone(o *observation) bool {
 	return !o.update.HasStarted() && workspaceProblem(o.workspace) != ""
 }
 
+// isLost reports whether there is no agent for an operation that was started, and the status of the Workspace, which the controller before this
+// one may have written, says so too. An agent that comes back may still have the result.
+func isLost(o *observation) bool {
+	return errors.Is(o.agent.err, agentruntime.ErrNoAgent) && (!o.workspace.CanRunOperations() || !o.workspace.DeletionTimestamp.IsZero())
+}
+
 // decideOnOperation follows an operation that was started by this controller or an earlier one; why it runs once, once.go says. It cancels the operation when an annotation
 // of the Update requests that. Three other functions decide on cancelling an operation: decideOnDeletion when the Update was deleted,
 // internal/controller/stack.cancels when the Stack is suspended and its annotation requests that, and internal/agent/server.executor.run when the
@@ -215,6 +222,8 @@ func decideOnOperation(o *observation) decision {
 	switch {
 	case o.workspace == nil:
 		return interrupted("the workspace was deleted while the operation ran; its outcome is not known")
+	case isLost(o) && pulumiv1.CancelRequested(o.update):
+		return interrupted("the update was cancelled, and no agent is left that could run its operation; its outcome is not known")
 	case o.agent.err != nil:
 		// The agent, or the connection to it, is being replaced. If the agent's disk survives, so does its record of the operation.
 		return decision{action: actionReconnect, wake: byObserver, after: reconnectInterval,

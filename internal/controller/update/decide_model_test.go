@@ -320,7 +320,8 @@ func (s *modelState) wakes(d decision) bool {
 
 // nothingRuns reports whether the operation is known not to run, or no agent is left to ask.
 func (s *modelState) nothingRuns() bool {
-	gone := (s.agent == "none" || s.agent == "rests although it was woken") && (strings.HasPrefix(s.workspace, "going") || s.life == "new" && s.workspace != "ready")
+	cannotRun := s.workspace != "ready" && (s.life == "new" || s.deletion == "cancelled" && s.workspace != "ready for an earlier generation")
+	gone := (s.agent == "none" || s.agent == "rests although it was woken") && (strings.HasPrefix(s.workspace, "going") || cannotRun)
 	return s.life == "of another controller" || s.agent == "knows nothing" || s.hasPlan() || s.deletion != "kept" && (gone || s.deletion == "deleted long ago")
 }
 

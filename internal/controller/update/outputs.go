@@ -87,7 +87,7 @@ func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Upda
 		default:
 			return "", fmt.Sprintf("the outputs are not stored: secret %q exists and does not belong to this update", secret.Name), nil
 		}
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsRequestEntityTooLargeError(err), apierrors.IsBadRequest(err):
+	case patch.IsRefused(err):
 		return "", "the outputs are not stored: " + err.Error(), nil
 	case err != nil:
 		return "", "", fmt.Errorf("store the outputs: %w", err)

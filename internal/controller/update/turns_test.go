@@ -76,6 +76,39 @@ func TestAgentThatRestsIsWokenWhenItIsTheTurnOfItsUpdate(t *testing.T) {
 	s.Expect(s.agents.woken.Load()).To(BeEquivalentTo(1))
 }
 
+func TestOperationWithoutAnAgentHoldsNoSlotUntilItIsFoundAgain(t *testing.T) {
+	s := newFixture(t)
+	s.maxOperations = 1
+	release := s.agents.script.blocks()
+	s.startController()
+	workspace, lost := s.newUpdateOf(s.namespace, "lost", nil)
+	s.Eventually(s.current(lost)).Should(beProgressing())
+	_, next := s.newUpdateOf(s.namespace, "next", nil)
+	s.Eventually(s.current(next)).Should(waitFor(autov1alpha1.QueuedReason, "place 1 in the queue"))
+
+	s.agents.hidden.Store(s.key("lost"), true)
+	s.touch(workspace)
+	answers := HaveField("Status.Message", Not(ContainSubstring("the agent does not answer")))
+	s.Eventually(s.current(lost)).ShouldNot(answers)
+	s.Consistently(s.current(next), "1s").Should(waitFor(autov1alpha1.QueuedReason, ""), "the workspace still has an agent, according to its status")
+	s.setReady(workspace, false, "the pod cannot be scheduled")
+	s.Eventually(s.current(next)).Should(beProgressing())
+
+	// An operation that runs after all counts.
+	s.agents.hidden.Delete(s.key("lost"))
+	s.setReady(workspace, true, "")
+	s.Eventually(s.current(lost)).Should(answers)
+	_, third := s.newUpdateOf(s.namespace, "third", nil)
+	s.Eventually(s.current(third)).Should(waitFor(autov1alpha1.QueuedReason, "place 1 in the queue"))
+	s.askToEnd(next)
+	s.finished(next)
+	s.Consistently(s.current(third), "1s").Should(waitFor(autov1alpha1.QueuedReason, ""))
+	release()
+	for _, update := range []*autov1alpha1.Update{lost, third} {
+		s.Expect(s.finished(update)).To(haveSucceeded())
+	}
+}
+
 // unreadable is a reader that fails the first time.
 type unreadable struct {
 	ctrlclient.Reader

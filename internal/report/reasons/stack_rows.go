@@ -9,10 +9,10 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "NotReadyInProgress", State: Working,
-		Means: "An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress. A Stack that was deleted in the foreground waits for the garbage collector.",
+		Means: "An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress. A Stack that was deleted in the foreground waits for the garbage collector, and one that was created again for the end of the earlier Workspace.",
 		When:  "every 30 s while the garbage collector works",
 		Todo:  "If it takes long, look at the Workspace and the Update.",
-		Tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd", "e2e.TestStackThatIsDeletedInTheForegroundIsDestroyedOnce"},
+		Tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd", "e2e.TestStackThatIsDeletedInTheForegroundIsDestroyedOnce", "stack.TestStackThatIsCreatedAgainWaitsForTheEndOfItsEarlierWorkspace"},
 	},
 	{
 		Reason: "StackProcessing", State: Working,
@@ -257,10 +257,10 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "WorkspaceFailed", State: Stalled,
-		Means: "The Workspace is Stalled, or the API server rejects the Workspace or the Update, or an object of that name exists that does not belong to the Stack. The message says which.",
+		Means: "The Workspace is Stalled, or the API server, an admission webhook or RBAC rejects the Workspace or the Update, or an object of that name exists that does not belong to the Stack. The message says which.",
 		When:  "every 30 s if the API server rejects an object or a name is taken",
 		Todo:  "See [Workspace](#workspace). Often `workspaceTemplate` is wrong. An edit of the Stack is applied to the Workspace at once. The controller does not change an object that does not belong to the Stack: delete it, or rename the Stack.",
-		Tests: []string{"stack.TestStackShowsTheFailureOfItsWorkspace", "stack.TestWorkspaceThatIsNotTheStacksIsLeftAlone"},
+		Tests: []string{"stack.TestStackShowsTheFailureOfItsWorkspace", "stack.TestStackShowsThatAWebhookDeniesItsWorkspaceOrItsUpdate", "stack.TestWorkspaceThatIsNotTheStacksIsLeftAlone"},
 	},
 	{
 		Reason: "TransientFailure", State: Transient, Constant: elsewhere,

@@ -132,7 +132,7 @@ var workspaceRows = []Row{
 	},
 	{
 		Reason: "CrashLoopBackOff", State: WaitingOrStalled,
-		Means: "A container exits repeatedly. Its log has the cause: `kubectl logs … --previous`. Stalled after five restarts.",
+		Means: "A container exits repeatedly. Its log has the cause: `kubectl logs … --previous`. Stalled after five restarts, if the container did not run for ten minutes before the last one.",
 		Todo:  "If the message names an init container of yours, check its script. If it names `pulumi`, see [the agent does not start](guides/troubleshooting.md#the-agent-does-not-start). If the container ran out of memory, increase `resources.limits.memory`.",
 		Tests: []string{"pods.TestProblemWithContainersIsShownAndEndsWithItsCause/out-of-memory"},
 	},
