@@ -39,6 +39,12 @@ var started atomic.Int64
 // latest.
 func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string) *controllerProcess {
 	t.Helper()
+	return startControllerIn(t, cp, nil, args...)
+}
+
+// startControllerIn is startController with additional environment variables.
+func startControllerIn(t *testing.T, cp *controlplane.ControlPlane, environment []string, args ...string) *controllerProcess {
+	t.Helper()
 	g := NewWithT(t)
 	config, err := cp.ServiceAccountConfig(t.Context(), "flux-system", controllerName)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -65,7 +71,7 @@ func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string
 				"--workspace-runtime=process",
 			}, args...)
 		},
-		Env: []string{actAsController + "=1", "KUBECONFIG=" + kubeconfig, "RUNTIME_NAMESPACE=flux-system"},
+		Env: append([]string{actAsController + "=1", "KUBECONFIG=" + kubeconfig, "RUNTIME_NAMESPACE=flux-system"}, environment...),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {

@@ -292,5 +292,5 @@ func (o *workspaceOptions) bindFlags(fs *pflag.FlagSet) {
 			"true needs Kubernetes 1.35 and containerd 2.1 or CRI-O 1.31, or later, on all nodes; "+
 			"auto does so from Kubernetes 1.36 on, and copies the agent where a pod cannot be started with the volume; false always copies it.")
 	fs.Lookup("agent-image-volume").NoOptDefVal = string(pod.ByImageVolume)
-	fs.StringVar(&o.clusterDomain, "cluster-domain", pod.DefaultClusterDomain, "The DNS domain of the cluster, for the addresses of workspace pods.")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", pod.DefaultClusterDomain, "The DNS domain of the cluster, for the addresses of workspace pods; no proxy is used for names in it.")
 }
