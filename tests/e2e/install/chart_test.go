@@ -102,7 +102,7 @@ func TestTheSchemaRefusesValuesThatDoNotExistOrCannotWork(t *testing.T) {
 		"image.pullPolicy=Sometimes":                 "pullPolicy",
 		"image.tag=v1:2":                             "tag",
 		"agentImage.digest=sha256:12":                "digest",
-		"agentImage.registry=example.com/mirror/":     "registry",
+		"agentImage.registry=example.com/mirror/":    "registry",
 		"imagePullSecrets[0]=registry":               "imagePullSecrets",
 		"terminationGracePeriodSeconds=5":            "terminationGracePeriodSeconds",
 		"leaderElection.leaseDuration=soon":          "leaseDuration",
