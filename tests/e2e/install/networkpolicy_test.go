@@ -89,6 +89,8 @@ func TestNetworkPoliciesLetThroughWhatIsNeededAndNothingElse(t *testing.T) {
 func TestInFluxNamespaceTheComponentMakesThePoliciesCount(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
+	const component = "app.kubernetes.io/component"
+	controller := endpoint{controller.namespace, map[string]string{"app": "stack-controller", component: "stack-controller"}, controller.address}
 	own := policiesOf(t, kustomize(t, inRepository("config", "default")))
 	manifest := read(t, inRepository("tests", "framework", "cluster", "manifests", "flux.yaml"))
 	without := append(policiesOf(t, decode(t, manifest)), own...)
@@ -102,6 +104,20 @@ func TestInFluxNamespaceTheComponentMakesThePoliciesCount(t *testing.T) {
 	g.Expect(passes(t, with, networkingv1.PolicyTypeIngress, sourceController, controller, 9090, corev1.ProtocolTCP)).To(BeTrue())
 	g.Expect(passes(t, with, networkingv1.PolicyTypeIngress, controller, sourceController, 6060, corev1.ProtocolTCP)).To(BeFalse())
 	g.Expect(passes(t, with, networkingv1.PolicyTypeEgress, sourceController, internet, 80, corev1.ProtocolTCP)).To(BeTrue(), "Flux itself stays as it is")
+
+	// A shard, and a release of Helm with another name, have policies for their own pods.
+	for name, rendered := range map[string]objects{
+		"stack-controller-shard1": kustomize(t, kustomization(t, "namespace: flux-system\nnameSuffix: -shard1\nresources: [repository/config/manager]\n"+
+			"labels: [{pairs: {app: stack-controller-shard1}, includeSelectors: true}]\n")),
+		"pulumi-shop": template(t, "--set=fullnameOverride=pulumi-shop"),
+	} {
+		pod := at(t, rendered.get(t, "Deployment", name), "spec", "template", "metadata", "labels").(map[string]any)
+		other := endpoint{controller.namespace, map[string]string{"app": pod["app"].(string), component: pod[component].(string)}, "10.0.0.7"}
+		all := append(slices.Clone(with), policiesOf(t, rendered)...)
+		g.Expect(other.labels["app"]).To(Equal(name))
+		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, metadata, 80, corev1.ProtocolTCP)).To(BeFalse(), name)
+		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, sourceController, 9090, corev1.ProtocolTCP)).To(BeTrue(), name)
+	}
 }
 
 // The security context constraints of OpenShift choose users and groups.
