@@ -185,7 +185,7 @@ func setFromEnvironment(flags *pflag.FlagSet) error {
 }
 
 // flagSet declares all flags. A flag that Flux's controllers also have keeps their name, default and meaning, except for
-// --no-cross-namespace-refs, whose default here is true.
+// --no-cross-namespace-refs, whose default here is true, and --concurrent, which is for each namespace.
 func (o *options) flagSet() *pflag.FlagSet {
 	fs := pflag.NewFlagSet(controllerName, pflag.ContinueOnError)
 	fs.Usage = func() {
