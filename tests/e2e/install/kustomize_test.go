@@ -104,7 +104,7 @@ func TestTheDocumentedPatchesTakeAwayWhatAClusterDoesNotHave(t *testing.T) {
 	patched := func(section string) *unstructured.Unstructured {
 		_, patches, found := strings.Cut(read(t, inRepository("docs", "guides", "installation.md")), "\n## "+section+"\n")
 		g.Expect(found).To(BeTrue(), section)
-		_, patches, _ = strings.Cut(patches, "```yaml\n")
+		_, patches, _ = strings.Cut(patches, "```yml\n")
 		patches, _, _ = strings.Cut(patches, "```\n")
 		indent := patches[:strings.Index(patches, "patches:")]
 		overlay := "resources: [repository/config/default]" + strings.ReplaceAll("\n"+patches, "\n"+indent, "\n")
