@@ -1,7 +1,9 @@
 package config_test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -39,4 +41,17 @@ func TestObjectsAreThoseOfTheDefaultInstallation(t *testing.T) {
 
 func nameOf(object *unstructured.Unstructured) string {
 	return object.GetKind() + " " + object.GetName()
+}
+
+func TestGuidesCountTheDefinitions(t *testing.T) {
+	g := NewWithT(t)
+	files, err := filepath.Glob(filepath.Join("crd", "bases", "*.yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	number := map[int]string{5: "five", 6: "six", 7: "seven", 8: "eight"}[len(files)]
+	g.Expect(number).NotTo(BeEmpty())
+	for guide, sentence := range map[string]string{"migration.md": " definitions, two of them new", "installation.md": " CustomResourceDefinitions (CRDs)"} {
+		content, err := os.ReadFile(filepath.Join("..", "docs", "guides", guide))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(content)).To(ContainSubstring(" "+number+sentence), guide)
+	}
 }

@@ -60,6 +60,9 @@ func run(ctx context.Context, version string, args []string, stdout io.Writer) (
 		fmt.Fprintln(stdout, version)
 		return nil
 	}
+	if err := bypassProxy(o.workspace.clusterDomain); err != nil {
+		return err
+	}
 	logger.SetLogger(logger.NewLogger(o.log))
 	continueAfterPanics()
 	setupLog := ctrl.Log.WithName("setup")

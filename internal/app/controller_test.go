@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -39,6 +40,12 @@ var started atomic.Int64
 // latest.
 func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string) *controllerProcess {
 	t.Helper()
+	return startControllerIn(t, cp, nil, args...)
+}
+
+// startControllerIn is startController with additional environment variables.
+func startControllerIn(t *testing.T, cp *controlplane.ControlPlane, environment []string, args ...string) *controllerProcess {
+	t.Helper()
 	g := NewWithT(t)
 	config, err := cp.ServiceAccountConfig(t.Context(), "flux-system", controllerName)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -65,7 +72,7 @@ func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string
 				"--workspace-runtime=process",
 			}, args...)
 		},
-		Env: []string{actAsController + "=1", "KUBECONFIG=" + kubeconfig, "RUNTIME_NAMESPACE=flux-system"},
+		Env: append([]string{actAsController + "=1", "KUBECONFIG=" + kubeconfig, "RUNTIME_NAMESPACE=flux-system"}, environment...),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
@@ -114,6 +121,26 @@ func (c *controllerProcess) errorLines(g Gomega) (lines []string) {
 	return lines
 }
 
+// controllerNames are the names of all controllers in logs and metrics.
+var controllerNames = []string{"approval", "program", "stack", "stackrollout", "update", "workspace"}
+
+// TestAlertsAndDashboardsAreAboutAllControllers looks at the alternatives in which their queries list controllers.
+func TestAlertsAndDashboardsAreAboutAllControllers(t *testing.T) {
+	g := NewWithT(t)
+	files, err := filepath.Glob("../../config/monitoring/dashboards/*.json")
+	g.Expect(err).NotTo(HaveOccurred())
+	found := 0
+	for _, file := range append(files, "../../config/monitoring/prometheus_rule.yaml") {
+		content, err := os.ReadFile(file)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, match := range regexp.MustCompile(`(?:controller|name)=~\\?"([a-z|]*\bstack\b[a-z|]*)\\?"`).FindAllStringSubmatch(string(content), -1) {
+			found++
+			g.Expect(strings.Split(match[1], "|")).To(ConsistOf(controllerNames), file)
+		}
+	}
+	g.Expect(found).To(BeNumerically(">=", 12))
+}
+
 func TestControllerServesProbesMetricsAndProfilesAndStopsWhenAsked(t *testing.T) {
 	g := NewWithT(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -134,9 +161,14 @@ func TestControllerServesProbesMetricsAndProfilesAndStopsWhenAsked(t *testing.T)
 		ContainSubstring("\nstacks_active 0\n"),
 		ContainSubstring(`stack_controller_notifications_total{outcome="sent"} 0`),
 	))
+	var registered []string
+	for _, match := range regexp.MustCompile(`controller_runtime_max_concurrent_reconciles\{controller="(\w+)"\}`).FindAllStringSubmatch(get(g, "http://"+c.metrics+"/metrics"), -1) {
+		registered = append(registered, match[1])
+	}
+	g.Expect(registered).To(ConsistOf(controllerNames))
 	g.Eventually(c.logged, timeout, pollInterval).Should(ContainSubstring("child processes of the controller"))
 	// A controller that is stopped while it starts logs that as an error.
-	for _, name := range []string{"approval", "program", "stack", "stackrollout", "update", "workspace"} {
+	for _, name := range controllerNames {
 		g.Eventually(c.logged, timeout, pollInterval).Should(ContainSubstring(`"msg":"Starting workers","controller":"` + name + `"`))
 	}
 

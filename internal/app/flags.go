@@ -185,7 +185,7 @@ func setFromEnvironment(flags *pflag.FlagSet) error {
 }
 
 // flagSet declares all flags. A flag that Flux's controllers also have keeps their name, default and meaning, except for
-// --no-cross-namespace-refs, whose default here is true.
+// --no-cross-namespace-refs, whose default here is true, and --concurrent, which is for each namespace.
 func (o *options) flagSet() *pflag.FlagSet {
 	fs := pflag.NewFlagSet(controllerName, pflag.ContinueOnError)
 	fs.Usage = func() {
@@ -292,5 +292,5 @@ func (o *workspaceOptions) bindFlags(fs *pflag.FlagSet) {
 			"true needs Kubernetes 1.35 and containerd 2.1 or CRI-O 1.31, or later, on all nodes; "+
 			"auto does so from Kubernetes 1.36 on, and copies the agent where a pod cannot be started with the volume; false always copies it.")
 	fs.Lookup("agent-image-volume").NoOptDefVal = string(pod.ByImageVolume)
-	fs.StringVar(&o.clusterDomain, "cluster-domain", pod.DefaultClusterDomain, "The DNS domain of the cluster, for the addresses of workspace pods.")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", pod.DefaultClusterDomain, "The DNS domain of the cluster, for the addresses of workspace pods; no proxy is used for names in it.")
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,7 +51,9 @@ func (h *handBack) sayLeftovers(ctx context.Context) error {
 	if h.Namespace != "" {
 		return nil // the installation still serves the other namespaces
 	}
-	fmt.Fprintln(h.Out, "# What stays of the installation. If Helm, Flux or Pulumi installed it, remove it there, but not the CRDs. Otherwise:")
+	if err := h.sayInstallers(ctx); err != nil {
+		return err
+	}
 	for _, command := range installation {
 		if strings.Contains(command, "%s") {
 			command = fmt.Sprintf(command, h.ControllerNamespace)
@@ -66,6 +69,34 @@ func (h *handBack) sayLeftovers(ctx context.Context) error {
 			fmt.Fprintf(h.Out, "kubectl delete leases --namespace %s --ignore-not-found %s\n", lease.Namespace, lease.Name)
 		}
 	}
+	return nil
+}
+
+// sayInstallers prints how to remove what installed the controller, or that nobody knows.
+func (h *handBack) sayInstallers(ctx context.Context) error {
+	deployments := &appsv1.DeploymentList{}
+	err := h.Client.List(ctx, deployments, client.InNamespace(h.ControllerNamespace), client.MatchingLabels{"app.kubernetes.io/component": "stack-controller"})
+	if err != nil {
+		return fmt.Errorf("list the Deployments of the controllers: %w", err)
+	}
+	said := map[Installer]bool{}
+	for i := range deployments.Items {
+		installer := InstallerOf(&deployments.Items[i])
+		if installer == nil || said[*installer] {
+			continue
+		}
+		said[*installer] = true
+		why, commands := installer.Removal()
+		fmt.Fprintf(h.Out, "# What stays of the installation. %s installed it. %s\n", installer, why)
+		for _, command := range commands {
+			fmt.Fprintln(h.Out, command)
+		}
+	}
+	if len(said) > 0 {
+		fmt.Fprintln(h.Out, "# Then remove what is left:")
+		return nil
+	}
+	fmt.Fprintln(h.Out, "# What stays of the installation. If Helm or Pulumi installed it, remove it there, but not the CRDs. Otherwise:")
 	return nil
 }
 

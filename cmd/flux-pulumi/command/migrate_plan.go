@@ -15,6 +15,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/migrate"
 )
 
 func (s *session) migratePlan() *cobra.Command {
@@ -35,6 +36,8 @@ type planner struct {
 	cluster *cluster
 	// operators are the Deployments of the operator, by namespace and name.
 	operators []string
+	// installers have installed the operators.
+	installers []*migrate.Installer
 	// runs is whether stack-controller is running already.
 	runs bool
 }
@@ -75,6 +78,9 @@ func (p *planner) controllers(ctx context.Context) error {
 		if isOperator(deployment) {
 			p.operators = append(p.operators, name)
 			text = "Pulumi Kubernetes Operator"
+			if installer := migrate.InstallerOf(deployment); installer != nil {
+				p.installers = append(p.installers, installer)
+			}
 		} else {
 			p.runs = p.runs || replicasOf(deployment) > 0
 		}
@@ -92,15 +98,8 @@ func (p *planner) controllers(ctx context.Context) error {
 
 // restoringOwner returns the name of the object that would restore a Deployment after a change.
 func restoringOwner(object *appsv1.Deployment) string {
-	labels, annotations := object.GetLabels(), object.GetAnnotations()
-	for _, kind := range [][2]string{{"kustomize", "Kustomization"}, {"helm", "HelmRelease"}} {
-		if name := labels[kind[0]+".toolkit.fluxcd.io/name"]; name != "" {
-			return kind[1] + " " + labels[kind[0]+".toolkit.fluxcd.io/namespace"] + "/" + name
-		}
-	}
-	if tracked := annotations["argocd.argoproj.io/tracking-id"]; tracked != "" {
-		application, _, _ := strings.Cut(tracked, ":")
-		return "Application " + application
+	if installer := migrate.InstallerOf(object); installer != nil {
+		return installer.String()
 	}
 	return ""
 }
@@ -190,8 +189,12 @@ func (p *planner) steps() {
 	} else {
 		steps = append(steps, "Install stack-controller: docs/guides/installation.md")
 	}
-	steps = append(steps,
-		fmt.Sprintf("Check: %s check, and %[1]s get stacks -A -w", self), "Remove the operator, but not its CRDs: docs/guides/migration.md",
+	steps = append(steps, fmt.Sprintf("Check: %s check, and %[1]s get stacks -A -w", self))
+	for _, installer := range p.installers {
+		why, commands := installer.Removal()
+		steps = append(steps, fmt.Sprintf("Remove %s: %s. %s", installer, strings.Join(commands, "; "), why))
+	}
+	steps = append(steps, "Remove what is left of the operator, but not its CRDs: docs/guides/migration.md",
 		fmt.Sprintf("To go back, until then: stop stack-controller in the same way, run %s migrate back, and scale the operator up", self))
 	for i, step := range steps {
 		p.out.Fact(fmt.Sprintf("Step %d", i+1), print.Cell{Text: step})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
@@ -31,11 +32,12 @@ const (
 	duplicate outcome = "duplicate" // notification-controller had it within its rate limit interval
 	rejected  outcome = "rejected"  // the receiver does not accept it, however often it is sent
 	expired   outcome = "expired"   // the receiver was unavailable for too long
+	unknown   outcome = "unknown"   // the host of the receiver does not exist, as in a cluster without notification-controller
 	overflow  outcome = "overflow"  // the queue was full
 	abandoned outcome = "abandoned" // the controller ended before it could be delivered
 )
 
-var outcomes = []outcome{sent, duplicate, rejected, expired, overflow, abandoned}
+var outcomes = []outcome{sent, duplicate, rejected, expired, unknown, overflow, abandoned}
 
 // checkAddress returns an error for an address to which nothing can be posted.
 func checkAddress(address string) error {
@@ -72,9 +74,12 @@ func (r *Recorder) deliver(ctx context.Context, item notification) (outcome, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := client.Do(request)
+	var unresolved *net.DNSError
 	switch {
 	case ctx.Err() != nil:
 		return abandoned, ctx.Err()
+	case errors.As(err, &unresolved) && unresolved.IsNotFound:
+		return unknown, fmt.Errorf("the host of --events-addr does not exist; remove the flag if there is no notification-controller: %w", err)
 	case err != nil:
 		return expired, fmt.Errorf("send the event: %w", err)
 	}

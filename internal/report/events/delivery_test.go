@@ -244,6 +244,24 @@ func TestReceiverThatHasTurnedToTLSDoesNotLoseEventsAtOnce(t *testing.T) {
 	g.Expect(f.count("expired")).To(BeEquivalentTo(1))
 }
 
+// TestAReceiverThatDoesNotExistIsNoLoss is about an installation without notification-controller, which the alert about lost events leaves out.
+func TestAReceiverThatDoesNotExistIsNoLoss(t *testing.T) {
+	for ended, missing := range map[string]bool{"unknown": true, "expired": false} {
+		t.Run(ended, func(t *testing.T) {
+			g := NewWithT(t)
+			resolves := roundTrip(func(*http.Request) (*http.Response, error) {
+				return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no answer", Name: "notification-controller", IsNotFound: missing}}
+			})
+			f := start(t, events.Options{Address: "http://notification-controller/", Transport: resolves, Expiry: time.Millisecond})
+			f.Event(subject(), corev1.EventTypeNormal, "Done", "message")
+			g.Eventually(func() float64 { return f.count(ended) }, timeout, pollInterval).Should(BeEquivalentTo(1))
+			if missing {
+				g.Expect(f.logged).To(Receive(ContainSubstring("remove the flag")))
+			}
+		})
+	}
+}
+
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }

@@ -36,11 +36,11 @@ func NewStacks(registerer prometheus.Registerer) (*Stacks, error) {
 		}),
 		failing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stacks_failing",
-			Help: "1 when the last update of the Stack failed, otherwise 0.",
+			Help: "1 when the last update of the Stack failed and the Stack is not suspended, otherwise 0.",
 		}, labels),
 		reconciling: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stacks_reconciling",
-			Help: "1 when the Stack is not yet what its spec and source ask for and the controller works on it, otherwise 0.",
+			Help: "1 when the Stack is not yet what its spec and source ask for and the controller works on it, otherwise 0: also when it is suspended or waits for its wave.",
 		}, labels),
 		drifted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stacks_drifted",
@@ -56,7 +56,7 @@ func NewStacks(registerer prometheus.Registerer) (*Stacks, error) {
 	return s, register(registerer, "Stacks", s.active, s.failing, s.reconciling, s.drifted, s.created)
 }
 
-// Observe sets the series of the Stack.
+// Observe sets the series of the Stack. A Stack that somebody has suspended, or that waits for its wave, asks nobody to act.
 func (s *Stacks) Observe(stack *pulumiv1.Stack) {
 	key := types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}
 	failed := stack.Status.LastUpdate != nil && stack.Status.LastUpdate.State == pulumiv1.StackUpdateFailed
@@ -65,8 +65,9 @@ func (s *Stacks) Observe(stack *pulumiv1.Stack) {
 	defer s.mu.Unlock()
 	s.known[key] = struct{}{}
 	s.active.Set(float64(len(s.known)))
-	s.failing.WithLabelValues(key.Namespace, key.Name).Set(numeric(failed))
-	s.reconciling.WithLabelValues(key.Namespace, key.Name).Set(numeric(conditions.IsTrue(stack, meta.ReconcilingCondition)))
+	waits := stack.Spec.Suspend || conditions.GetReason(stack, meta.ReadyCondition) == pulumiv1.WaveNotOpenReason
+	s.failing.WithLabelValues(key.Namespace, key.Name).Set(numeric(failed && !stack.Spec.Suspend))
+	s.reconciling.WithLabelValues(key.Namespace, key.Name).Set(numeric(conditions.IsTrue(stack, meta.ReconcilingCondition) && !waits))
 	s.created.WithLabelValues(createdLabels(key)...).Set(float64(stack.CreationTimestamp.Unix()))
 	if conditions.Has(stack, pulumiv1.DriftedCondition) {
 		s.drifted.WithLabelValues(key.Namespace, key.Name).Set(numeric(conditions.IsTrue(stack, pulumiv1.DriftedCondition)))

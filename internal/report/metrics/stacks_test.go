@@ -72,6 +72,39 @@ func TestSeriesFollowTheStatusAndGoWithTheStack(t *testing.T) {
 		stacks_reconciling{name="a",namespace="prod"} 0`)
 }
 
+func TestStacksThatAreSuspendedOrWaitForTheirWaveAskNobodyToAct(t *testing.T) {
+	g := NewWithT(t)
+	registry := prometheus.NewRegistry()
+	stacks, err := metrics.NewStacks(registry)
+	g.Expect(err).NotTo(HaveOccurred())
+	suspended, waiting := stackNamed("suspended"), stackNamed("waiting")
+	for _, stack := range []*pulumiv1.Stack{suspended, waiting} {
+		stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateFailed}
+		conditions.MarkReconciling(stack, "Progressing", "working")
+	}
+	conditions.MarkFalse(waiting, "Ready", pulumiv1.WaveNotOpenReason, "the new revision waits for its turn")
+	suspended.Spec.Suspend = true
+	stacks.Observe(suspended)
+	stacks.Observe(waiting)
+	expectSeries(g, registry, `
+		resource_created_at_seconds{group="pulumi.com",kind="Stack",name="suspended",namespace="prod",version="v1"} 1.7e+09
+		resource_created_at_seconds{group="pulumi.com",kind="Stack",name="waiting",namespace="prod",version="v1"} 1.7e+09
+		stacks_active 2
+		stacks_failing{name="suspended",namespace="prod"} 0
+		stacks_failing{name="waiting",namespace="prod"} 1
+		stacks_reconciling{name="suspended",namespace="prod"} 0
+		stacks_reconciling{name="waiting",namespace="prod"} 0`)
+
+	suspended.Spec.Suspend = false
+	stacks.Observe(suspended)
+	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP stacks_failing `+"1 when the last update of the Stack failed and the Stack is not suspended, otherwise 0."+`
+# TYPE stacks_failing gauge
+stacks_failing{name="suspended",namespace="prod"} 1
+stacks_failing{name="waiting",namespace="prod"} 1
+`), "stacks_failing")).To(Succeed())
+}
+
 func TestProgramsAreCountedOnceEachUntilTheyAreGone(t *testing.T) {
 	g := NewWithT(t)
 	registry := prometheus.NewRegistry()

@@ -357,7 +357,9 @@ func TestMoveFromTheOperatorIsPlannedAndItsStepsCanBeUndone(t *testing.T) {
 	s.Expect(strings.Join(strings.Fields(answer.out), " ")).To(And(
 		ContainSubstring("Pulumi Kubernetes Operator: Deployment moving/operator, 1 replicas,"),
 		ContainSubstring("suspend Kustomization flux-system/operators first, which would restore it"), Not(ContainSubstring("moving/web")),
-		ContainSubstring("Stop the operator: flux pulumi migrate stop operator -n moving")))
+		ContainSubstring("Stop the operator: flux pulumi migrate stop operator -n moving"),
+		ContainSubstring("Remove Kustomization flux-system/operators: kubectl delete kustomizations.kustomize.toolkit.fluxcd.io --namespace flux-system operators."),
+		ContainSubstring("Do not resume it")))
 	s.Expect(answer.out).To(MatchRegexp(`(?m)^moving +taken +Unknown +git +True +4$`))
 	for _, note := range []string{"the host key of its git server has to be known", "envRefs[HOME_DIR] of type Env is rejected",
 		"envRefs[TOKEN] names a Secret in namespace elsewhere", "it is not Ready"} {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -90,6 +91,22 @@ func normal(t *testing.T, value any) (decoded any) {
 	return decoded
 }
 
+func TestTheStoreOfArtifactsStaysBelowTheSizeOfItsVolume(t *testing.T) {
+	t.Parallel()
+	const flag = "--storage-max-size="
+	for limit, want := range map[string]string{"2Gi": "819Mi", "500Mi": "256Mi", "1.5Gi": "614Mi", "20G": "7629Mi", "20Gi": "8192Mi", "1073741824": "409Mi"} {
+		g := NewWithT(t)
+		args := manager(t, template(t, "--set-string=storage.sizeLimit="+limit).get(t, "Deployment", "stack-controller"), "args")
+		g.Expect(args).To(ContainElement(flag+want), limit)
+		size, volume := resource.MustParse(want), resource.MustParse(limit)
+		g.Expect(size.Cmp(volume)).To(Equal(-1), limit)
+	}
+	for _, limit := range []string{"10Gi", ""} {
+		args := manager(t, template(t, "--set-string=storage.sizeLimit="+limit).get(t, "Deployment", "stack-controller"), "args")
+		NewWithT(t).Expect(args).NotTo(ContainElement(HavePrefix(flag)), "the default of the flag is for 10Gi")
+	}
+}
+
 func TestTheSchemaRefusesValuesThatDoNotExistOrCannotWork(t *testing.T) {
 	t.Parallel()
 	for value, complaint := range map[string]string{
@@ -102,7 +119,7 @@ func TestTheSchemaRefusesValuesThatDoNotExistOrCannotWork(t *testing.T) {
 		"image.pullPolicy=Sometimes":                 "pullPolicy",
 		"image.tag=v1:2":                             "tag",
 		"agentImage.digest=sha256:12":                "digest",
-		"agentImage.registry=example.com/mirror":     "registry",
+		"agentImage.registry=example.com/mirror/":    "registry",
 		"imagePullSecrets[0]=registry":               "imagePullSecrets",
 		"terminationGracePeriodSeconds=5":            "terminationGracePeriodSeconds",
 		"leaderElection.leaseDuration=soon":          "leaseDuration",

@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
@@ -95,6 +96,23 @@ func TestTheDocumentedPatchTakesAwayTheRightToListSecrets(t *testing.T) {
 	g.Expect(verbs["secrets"]).To(ConsistOf("create", "get"))
 	g.Expect(verbs["configmaps"]).To(ConsistOf("get"))
 	g.Expect(manager(t, rendered.get(t, "Deployment", "stack-controller"), "args")).To(ContainElement("--watch-configs-label-selector=none"))
+}
+
+func TestTheDocumentedPatchesTakeAwayWhatAClusterDoesNotHave(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	patched := func(section string) *unstructured.Unstructured {
+		_, patches, found := strings.Cut(read(t, inRepository("docs", "guides", "installation.md")), "\n## "+section+"\n")
+		g.Expect(found).To(BeTrue(), section)
+		_, patches, _ = strings.Cut(patches, "```yml\n")
+		patches, _, _ = strings.Cut(patches, "```\n")
+		indent := patches[:strings.Index(patches, "patches:")]
+		overlay := "resources: [repository/config/default]" + strings.ReplaceAll("\n"+patches, "\n"+indent, "\n")
+		return kustomize(t, kustomization(t, overlay)).get(t, "Deployment", "stack-controller")
+	}
+	args := manager(t, patched("Without notification-controller"), "args").([]any)
+	g.Expect(args[len(args)-1]).To(Equal("--events-addr="))
+	g.Expect(at(t, patched("OpenShift"), "spec", "template", "spec")).NotTo(HaveKey("securityContext"))
 }
 
 func TestFluxLeavesTheDefinitionsWhenItPrunes(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -55,6 +56,9 @@ func TestNetworkPoliciesLetThroughWhatIsNeededAndNothingElse(t *testing.T) {
 		{"API server", controller, apiServer, 6443, corev1.ProtocolTCP, true},
 		{"API server by its Service", controller, apiServer, 443, corev1.ProtocolTCP, true},
 		{"DNS", controller, endpoint{"kube-system", nil, "10.0.0.9"}, 53, corev1.ProtocolUDP, true},
+		{"DNS of OpenShift", controller, endpoint{"openshift-dns", nil, "10.0.0.9"}, 5353, corev1.ProtocolUDP, true},
+		{"DNS of OpenShift over TCP", controller, endpoint{"openshift-dns", nil, "10.0.0.9"}, 5353, corev1.ProtocolTCP, true},
+		{"DNS of OpenShift for programs", workspace, endpoint{"openshift-dns", nil, "169.254.20.10"}, 5353, corev1.ProtocolUDP, true},
 		{"artifacts", controller, sourceController, 9090, corev1.ProtocolTCP, true},
 		{"agents", controller, workspace, 50051, corev1.ProtocolTCP, true},
 		{"git over https", controller, internet, 443, corev1.ProtocolTCP, true},
@@ -85,6 +89,8 @@ func TestNetworkPoliciesLetThroughWhatIsNeededAndNothingElse(t *testing.T) {
 func TestInFluxNamespaceTheComponentMakesThePoliciesCount(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
+	const component = "app.kubernetes.io/component"
+	controller := endpoint{controller.namespace, map[string]string{"app": "stack-controller", component: "stack-controller"}, controller.address}
 	own := policiesOf(t, kustomize(t, inRepository("config", "default")))
 	manifest := read(t, inRepository("tests", "framework", "cluster", "manifests", "flux.yaml"))
 	without := append(policiesOf(t, decode(t, manifest)), own...)
@@ -98,6 +104,33 @@ func TestInFluxNamespaceTheComponentMakesThePoliciesCount(t *testing.T) {
 	g.Expect(passes(t, with, networkingv1.PolicyTypeIngress, sourceController, controller, 9090, corev1.ProtocolTCP)).To(BeTrue())
 	g.Expect(passes(t, with, networkingv1.PolicyTypeIngress, controller, sourceController, 6060, corev1.ProtocolTCP)).To(BeFalse())
 	g.Expect(passes(t, with, networkingv1.PolicyTypeEgress, sourceController, internet, 80, corev1.ProtocolTCP)).To(BeTrue(), "Flux itself stays as it is")
+
+	// A shard, and a release of Helm with another name, have policies for their own pods.
+	for name, rendered := range map[string]objects{
+		"stack-controller-shard1": kustomize(t, kustomization(t, "namespace: flux-system\nnameSuffix: -shard1\nresources: [repository/config/manager]\n"+
+			"labels: [{pairs: {app: stack-controller-shard1}, includeSelectors: true}]\n")),
+		"pulumi-shop": template(t, "--set=fullnameOverride=pulumi-shop"),
+	} {
+		pod := at(t, rendered.get(t, "Deployment", name), "spec", "template", "metadata", "labels").(map[string]any)
+		other := endpoint{controller.namespace, map[string]string{"app": pod["app"].(string), component: pod[component].(string)}, "10.0.0.7"}
+		all := append(slices.Clone(with), policiesOf(t, rendered)...)
+		g.Expect(other.labels["app"]).To(Equal(name))
+		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, metadata, 80, corev1.ProtocolTCP)).To(BeFalse(), name)
+		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, sourceController, 9090, corev1.ProtocolTCP)).To(BeTrue(), name)
+	}
+}
+
+// The security context constraints of OpenShift choose users and groups.
+func TestTheChartLeavesUsersAndGroupsToOpenShift(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	podSpecWith := func(args ...string) map[string]any {
+		podSpec, _, err := unstructured.NestedMap(template(t, args...).get(t, "Deployment", "stack-controller").Object, "spec", "template", "spec")
+		g.Expect(err).NotTo(HaveOccurred())
+		return podSpec
+	}
+	g.Expect(podSpecWith()).To(HaveKey("securityContext"))
+	g.Expect(podSpecWith("--set=podSecurityContext.fsGroup=null")).NotTo(HaveKey("securityContext"))
 }
 
 func TestTheChartTakesOtherPortsAndRulesForTheWayOut(t *testing.T) {

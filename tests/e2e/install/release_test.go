@@ -125,7 +125,7 @@ func TestAnotherTagThanThatOfTheReleaseHasNoneOfItsDigests(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred(), dir)
 
 	overridden, err := run(t.Context(), "helm", "template", "stack-controller", filepath.Join(dir, "stack-controller-1.2.3.tgz"),
-		"--namespace=flux-system", "--kube-version=1.36.0", "--set=image.tag=v2,agentImage.tag=v2,image.repository=mirror.example.com/a")
+		"--namespace=flux-system", "--kube-version=1.36.0", "--set=image.tag=v2,agentImage.tag=v2,image.registry=mirror.example.com,image.repository=a")
 	g.Expect(err).NotTo(HaveOccurred())
 	unpacked := unpack(t, dir)
 	overlay := `{resources: [default], images: [{name: "` + registry + `stack-controller", newName: mirror.example.com/a, newTag: v2},
@@ -136,6 +136,36 @@ func TestAnotherTagThanThatOfTheReleaseHasNoneOfItsDigests(t *testing.T) {
 		deployment := rendered.get(t, "Deployment", "stack-controller")
 		g.Expect(manager(t, deployment, "image")).To(Equal("mirror.example.com/a:v2"), way)
 		g.Expect(environment(t, deployment, "AGENT_IMAGE")).To(Equal(registry+"stack-controller-agent:v2"), way)
+	}
+}
+
+// TestAMirrorNeedsOnlyItsNameAndKeepsTheDigests takes the names of the images from the comment of flux.yaml, which has them for
+// spec.images. Flux adds these to the kustomization.yaml of its path, as the overlay does.
+func TestAMirrorNeedsOnlyItsNameAndKeepsTheDigests(t *testing.T) {
+	suite.Long(t, "further ways to install")
+	t.Parallel()
+	g := NewWithT(t)
+	dir, err := releaseFiles(t, "v1.2.3", "v1.2.3")
+	g.Expect(err).NotTo(HaveOccurred(), dir)
+
+	_, images, found := strings.Cut(read(t, dir, "flux.yaml"), "  # images:\n")
+	g.Expect(found).To(BeTrue())
+	images, _, _ = strings.Cut(images, "  prune:")
+	overlay := "resources: [default]\nimages:\n" + strings.ReplaceAll(images, "  # ", "")
+	unpacked := unpack(t, dir)
+	g.Expect(os.WriteFile(filepath.Join(unpacked, "kustomization.yaml"), []byte(overlay), 0o600)).To(Succeed())
+	expectImages := func(rendered objects, mirror string) {
+		deployment := rendered.get(t, "Deployment", "stack-controller")
+		g.Expect(manager(t, deployment, "image")).To(Equal(mirror + "stack-controller:v1.2.3@" + controllerDigest))
+		g.Expect(environment(t, deployment, "AGENT_IMAGE")).To(Equal(mirror + "stack-controller-agent:v1.2.3@" + agentDigest))
+	}
+	expectImages(kustomize(t, unpacked), "mirror.example.com/")
+
+	for setting, mirror := range map[string]string{"mirror.example.com:5000": "mirror.example.com:5000/pulumi/", "mirror.example.com/proxy": "mirror.example.com/proxy/pulumi/"} {
+		rendered, err := run(t.Context(), "helm", "template", "stack-controller", filepath.Join(dir, "stack-controller-1.2.3.tgz"),
+			"--namespace=flux-system", "--kube-version=1.36.0", "--set=image.registry="+setting+",agentImage.registry="+setting)
+		g.Expect(err).NotTo(HaveOccurred())
+		expectImages(decode(t, rendered), mirror)
 	}
 }
 
