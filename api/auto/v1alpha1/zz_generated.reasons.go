@@ -116,7 +116,7 @@ const (
 	VolumeMountFailedReason = "VolumeMountFailed"
 	// PodStartFailedReason (waiting): The node cannot start the pod, for example because its network plugin does not work.
 	PodStartFailedReason = "PodStartFailed"
-	// CrashLoopBackOffReason (waiting or Stalled): A container exits repeatedly. Its log has the cause: `kubectl logs … --previous`. Stalled after five restarts.
+	// CrashLoopBackOffReason (waiting or Stalled): A container exits repeatedly. Its log has the cause: `kubectl logs … --previous`. Stalled after five restarts, if the container did not run for ten minutes before the last one.
 	CrashLoopBackOffReason = "CrashLoopBackOff"
 	// PodFailedReason (waiting): The pod failed, for example because it was evicted. Another one follows.
 	PodFailedReason = "PodFailed"

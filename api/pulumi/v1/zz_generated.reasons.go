@@ -6,7 +6,7 @@ package v1
 const (
 	// ProcessingCompletedReason (ready): The last update succeeded, and no other one is due.
 	ProcessingCompletedReason = "ProcessingCompleted"
-	// NotReadyInProgressReason (in progress): An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress. A Stack that was deleted in the foreground waits for the garbage collector.
+	// NotReadyInProgressReason (in progress): An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress. A Stack that was deleted in the foreground waits for the garbage collector, and one that was created again for the end of the earlier Workspace.
 	NotReadyInProgressReason = "NotReadyInProgress"
 	// StackProcessingReason (in progress): The reason of `Reconciling` while `Ready` has the reason `NotReadyInProgress`.
 	StackProcessingReason = "StackProcessing"
@@ -78,7 +78,7 @@ const (
 	WorkspaceNotReadyReason = "WorkspaceNotReady"
 	// PulumiVersionTooLowReason (Stalled): The Pulumi CLI of the Workspace is older than 3.202.0 and the configuration has values that are not strings, or the CLI is not version 3.
 	PulumiVersionTooLowReason = "PulumiVersionTooLow"
-	// WorkspaceFailedReason (Stalled): The Workspace is Stalled, or the API server rejects the Workspace or the Update, or an object of that name exists that does not belong to the Stack. The message says which.
+	// WorkspaceFailedReason (Stalled): The Workspace is Stalled, or the API server, an admission webhook or RBAC rejects the Workspace or the Update, or an object of that name exists that does not belong to the Stack. The message says which.
 	WorkspaceFailedReason = "WorkspaceFailed"
 	// NamespaceTerminatingReason (Stalled): The namespace is being deleted, so the objects that are needed to destroy the resources cannot be created.
 	NamespaceTerminatingReason = "NamespaceTerminating"

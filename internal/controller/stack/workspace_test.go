@@ -348,7 +348,8 @@ func TestStackThatIsCreatedAgainWaitsForTheEndOfItsEarlierWorkspace(t *testing.T
 	withImage("one")(stack)
 	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
 	s.await(stack, func(stack *pulumiv1.Stack) bool {
-		return conditions.IsReconciling(stack) && strings.Contains(conditions.GetMessage(stack, meta.ReadyCondition), "Workspace app")
+		return conditions.GetReason(stack, meta.ReadyCondition) == pulumiv1.NotReadyInProgressReason &&
+			strings.Contains(conditions.GetMessage(stack, meta.ReadyCondition), "Workspace app")
 	})
 	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(Equal("waiting for the end of Workspace app, which belongs to an earlier Stack of this name"))
 	s.Expect(s.workspace().ResourceVersion).To(Equal(earlier.ResourceVersion))
