@@ -103,19 +103,30 @@ func writesOutputs(o observation) bool {
 }
 
 // needsOutputs reports whether an update has to run because outputs that are to be written, or that other Stacks have as inputs, are stored
-// nowhere: the Updates that had them are gone.
+// nowhere: the Updates that had them are gone. It returns false after an update whose outputs could not be stored: only a human can tell when
+// those of another one can.
 func needsOutputs(o observation) bool {
 	last := o.stack.Status.LastUpdate
-	if o.stack.Spec.Preview || last == nil || last.State != pulumiv1.StackUpdateSucceeded {
+	if o.stack.Spec.Preview || o.stack.Status.OutputsNotStored != "" || last == nil || last.State != pulumiv1.StackUpdateSucceeded {
 		return false
 	}
 	writes := len(o.stack.Spec.Outputs) > 0 && (o.outputs.lost || o.outputs.source == nil && !outputsAreWritten(o))
 	return writes || o.outputs.used && o.outputs.source == nil
 }
 
+// notStored returns the problem that the outputs of the last update are not stored; nil when they are.
+func notStored(stack *pulumiv1.Stack) *outputProblem {
+	why := stack.Status.OutputsNotStored
+	if why == "" {
+		return nil
+	}
+	return &outputProblem{reason: pulumiv1.OutputsNotWrittenReason, message: "the outputs of the last update are not stored, and those of an earlier " +
+		"one stay: " + why + ". When Secrets can be created again, request an update"}
+}
+
 // showOutputProblem returns the decision with the problem of the outputs, for a Stack that would be ready without it.
 func showOutputProblem(o observation, d decision) decision {
-	problem := o.outputs.problem
+	problem := cmp.Or(o.outputs.problem, notStored(o.stack))
 	staysReady := d.action == actionReady || d.quiet && (d.action == actionWait || d.action == actionAwaitApproval || d.action == actionHold)
 	if problem == nil || !staysReady {
 		return d

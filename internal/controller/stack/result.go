@@ -93,12 +93,14 @@ func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.S
 func recordSuccess(stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate, outputs *corev1.Secret) {
 	switch update.Spec.Type {
 	case autov1alpha1.UpdateTypeDestroy:
-		stack.Status.Outputs, stack.Status.StoredOutputs = nil, nil
+		stack.Status.Outputs, stack.Status.StoredOutputs, stack.Status.OutputsNotStored = nil, nil, ""
 		stack.Status.Deployed = false
 		stack.Status.LastAppliedRevision, stack.Status.LastAppliedOriginRevision = "", ""
 	case autov1alpha1.UpdateTypePreview:
 	default:
-		stack.Status.Outputs, stack.Status.StoredOutputs = shownOutputs(outputs), sourceOfOutputs(update)
+		if stack.Status.OutputsNotStored = update.Status.OutputsNotStored; givesOutputs(update) {
+			stack.Status.Outputs, stack.Status.StoredOutputs = shownOutputs(outputs), sourceOfOutputs(update)
+		}
 		stack.Status.LastAppliedRevision = current.Revision
 		stack.Status.LastAppliedOriginRevision = events.OriginRevision(current.Revision, commitOfUpdate(update))
 	}

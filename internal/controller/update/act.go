@@ -191,22 +191,17 @@ func (r *Reconciler) cancel(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// record completes the Update with the result of its operation. The outputs are stored first. The agent keeps the result until it is in the
-// status, so any step that fails here is repeated.
+// record completes the Update with the result of its operation. The agent keeps the result until it is in the status, so a step that fails
+// here is repeated.
 func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o *observation) (ctrl.Result, error) {
-	operation, problem := o.agent.operation, ""
-	if hasOutputs(operation) && o.update.DeletionTimestamp.IsZero() {
-		name, missing, err := r.storeOutputs(ctx, o.update, operation)
-		switch leftover := errors.Is(err, errLeftoverOutputs); {
-		case leftover && o.now.Sub(operation.GetEndTime().AsTime()) < leftoverTimeout:
-			// No watch reports what the garbage collector removed, so only time brings the Update back.
-			return ctrl.Result{RequeueAfter: leftoverInterval}, nil
-		case leftover:
-			missing = "the outputs are not stored: " + err.Error()
-		case err != nil:
-			return ctrl.Result{}, err
+	operation, problem := o.agent.operation, o.outputs.omitted
+	o.update.Status.Outputs = o.outputs.secret
+	if hasOutputs(operation) && o.outputs.secret == "" {
+		why := "the update was deleted"
+		if o.outputs.err != nil {
+			why = o.outputs.err.Error()
 		}
-		o.update.Status.Outputs, problem = name, missing
+		o.update.Status.OutputsNotStored, problem = why, "the outputs are not stored: "+why
 	}
 	markResult(o.update, operation, problem)
 	o.update.Status.Plan = o.stored.plan

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,10 +26,6 @@ import (
 )
 
 const (
-	// leftoverTimeout bounds the wait for the garbage collector to remove the outputs of an earlier Update of the same name; leftoverInterval
-	// is the time between two checks.
-	leftoverTimeout  = 2 * time.Minute
-	leftoverInterval = 2 * time.Second
 	// maxOutputsAnnotations bounds, in bytes, the annotations about the outputs that are stored, and maxOmittedAnnotation the annotation about
 	// the others. An object has at most 256 KiB of annotations.
 	maxOutputsAnnotations = 160 << 10
@@ -42,8 +37,22 @@ const (
 	nameLength   = 64
 )
 
-// errLeftoverOutputs reports that the Secret of an earlier Update of the same name still exists.
-var errLeftoverOutputs = errors.New("the outputs of an earlier update of the same name are not removed yet")
+var (
+	// errLeftoverOutputs reports that the Secret of an earlier Update of the same name still exists. The garbage collector removes it.
+	errLeftoverOutputs = errors.New("the outputs of an earlier update of the same name are not removed yet")
+	// errForeignOutputs reports that a Secret of the same name exists that somebody else has made. Nothing removes it.
+	errForeignOutputs = errors.New("it is not overwritten")
+)
+
+// storedOutputs is how an attempt to store the outputs of an operation ended.
+type storedOutputs struct {
+	// tried is false as long as there was none.
+	tried bool
+	// secret is the name of the Secret. omitted says which outputs are not in it, and why; it is empty when all are.
+	secret, omitted string
+	// err is why there is no Secret.
+	err error
+}
 
 // mayHaveOutputs reports whether the outputs of the operation are kept, if it has any. The outputs of a preview are not real, and a stack
 // that was destroyed has none any longer.
@@ -57,43 +66,43 @@ func hasOutputs(operation *agentpb.Operation) bool {
 	return mayHaveOutputs(operation) && len(operation.GetOutputs()) > 0
 }
 
-// storeOutputs puts as many outputs as fit into the Secret of the Update, and returns the name of the Secret. If the API server will never
-// accept the Secret, nothing is stored, but the operation still counts as succeeded. problem says which outputs are not
-// stored, and why; it is empty if all are. Storing twice changes nothing: the Secret is immutable, so a Secret of this very Update has its outputs.
-func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Update, operation *agentpb.Operation) (name, problem string, err error) {
+// storeOutputs puts as many outputs as fit into the Secret of the Update. Storing twice changes nothing: the Secret is immutable, so a Secret
+// of this very Update has its outputs.
+func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Update, operation *agentpb.Operation) storedOutputs {
 	chosen := chooseOutputs(operation.GetOutputs())
 	secret, err := outputsSecret(update, chosen)
-	if err != nil {
-		return "", "", err
+	if err == nil {
+		err = r.createOutputs(ctx, update, secret)
 	}
-	err = r.Create(ctx, secret, patch.FieldOwner)
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		owner, err := r.ownerOf(ctx, update.Namespace, secret.Name)
-		switch {
-		case err != nil:
-			return "", "", err
-		case owner.UID == update.UID:
-			// An earlier attempt stored it, or somebody who may create Secrets was faster.
-			same, err := r.isStored(ctx, update, secret)
-			if err != nil {
-				return "", "", err
-			}
-			if !same {
-				return "", fmt.Sprintf("the outputs are not stored: secret %q exists and has other content", secret.Name), nil
-			}
-		case owner.Kind == autov1alpha1.UpdateKind && owner.Name == update.Name:
-			return "", "", errLeftoverOutputs
-		default:
-			return "", fmt.Sprintf("the outputs are not stored: secret %q exists and does not belong to this update", secret.Name), nil
-		}
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsRequestEntityTooLargeError(err), apierrors.IsBadRequest(err):
-		return "", "the outputs are not stored: " + err.Error(), nil
-	case err != nil:
-		return "", "", fmt.Errorf("store the outputs: %w", err)
+	if err != nil {
+		return storedOutputs{tried: true, err: err}
 	}
 	r.RecentOutputs.add(update, secret)
-	return secret.Name, chosen.problem(secret.Name), nil
+	return storedOutputs{tried: true, secret: secret.Name, omitted: chosen.problem(secret.Name)}
+}
+
+// createOutputs creates the Secret with the outputs, unless an earlier attempt has. The error is errForeignOutputs if the Secret is somebody
+// else's; after any other error, another attempt may succeed.
+func (r *Reconciler) createOutputs(ctx context.Context, update *autov1alpha1.Update, secret *corev1.Secret) error {
+	err := r.Create(ctx, secret, patch.FieldOwner)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	owner, err := r.ownerOf(ctx, update.Namespace, secret.Name)
+	switch {
+	case err != nil:
+		return err
+	case owner.UID == update.UID:
+		// An earlier attempt stored it, or somebody who may create Secrets was faster.
+		same, err := r.isStored(ctx, update, secret)
+		if err != nil || same {
+			return err
+		}
+		return fmt.Errorf("secret %q exists and has other content: %w", secret.Name, errForeignOutputs)
+	case owner.Kind == autov1alpha1.UpdateKind && owner.Name == update.Name:
+		return errLeftoverOutputs
+	}
+	return fmt.Errorf("secret %q exists and does not belong to this update: %w", secret.Name, errForeignOutputs)
 }
 
 // ownerOf returns the controller reference of an existing Secret. It reads only the metadata, and not the outputs.

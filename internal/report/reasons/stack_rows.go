@@ -369,10 +369,10 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "OutputsNotWritten", State: WaitingOrStalled,
-		Means: "The update succeeded, but an object of `spec.outputs` could not be written. The message has the answer of the API server. Nothing is lost, and no update runs for it.",
+		Means: "The update succeeded, but an object of `spec.outputs` could not be written, or all outputs could not be stored. The message has the answer of the API server. The objects keep what they have, and no update runs for it.",
 		When:  "after 5 s … up to 30 s",
-		Todo:  "If the controller has not the right, give it to it: the message has the Role, and `flux-pulumi outputs grant` prints it.",
-		Tests: []string{"stack.TestOutputsNeedARight"},
+		Todo:  "If the controller has not the right, give it to it: the message has the Role, and `flux-pulumi outputs grant` prints it. If the outputs are not stored, make it possible to create Secrets in the namespace, then request an update: `flux-pulumi reconcile stack`.",
+		Tests: []string{"stack.TestOutputsNeedARight", "stack.TestOutputsThatCouldNotBeStoredChangeNoObject"},
 	},
 	{
 		Reason: "OutputsConflict", State: Stalled,
