@@ -177,9 +177,41 @@ func TestOutputsThatOthersUseAreKeptAndMadeAgain(t *testing.T) {
 	s.await(network, working)
 	s.Expect(s.message()).To(Equal("The outputs are no longer stored"))
 	s.give(network, networkOutputs, "token")
-	used, err := inputs.AreUsed(t.Context(), userReader{s.client}, network, references.Scope{})
+	used, _, err := inputs.AreUsed(t.Context(), userReader{s.client}, network, references.Scope{})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(used).To(BeTrue())
+}
+
+func TestOutputsThatAnUpdateWaitsForAreMadeAgainWhenTheirSecretIsGone(t *testing.T) {
+	s := newFixture(t)
+	network := s.dependent("network")
+	s.give(network, networkOutputs, "token")
+	app := s.dependent("app", takes(output("network:vpcId", "network", "vpcId")))
+	s.take(app)
+	s.request(network)
+	s.give(network, networkOutputs, "token")
+	s.await(app, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate == nil && conditions.IsReady(stack) })
+	s.Expect(s.requests.looked.Load()).To(BeZero(), "nobody waits for them")
+
+	before := network.Status.StoredOutputs
+	s.Expect(s.client.Delete(t.Context(), &corev1.Secret{Namespace: s.namespace, Name: before.Secret})).To(Succeed())
+	s.request(app)
+	s.await(app, working)
+	s.setUpdate(app, func(update *autov1alpha1.Update) {
+		conditions.MarkFalse(update, autov1alpha1.UpdateProgressing, pulumiv1.InputNotFoundReason, "the secret is gone")
+	})
+	s.await(network, working)
+	again := &autov1alpha1.Update{}
+	s.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: network.Status.CurrentUpdate.Name}, again)).To(Succeed())
+	s.Expect(*again.Spec.Message).To(Equal("The outputs are no longer stored"))
+	s.storeOutputs(again, networkOutputs, "token")
+	s.await(network, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.StoredOutputs.UID == again.UID && stack.Status.CurrentUpdate == nil
+	})
+	s.Consistently(func() bool {
+		s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(network), network)).To(Succeed())
+		return network.Status.CurrentUpdate == nil && conditions.IsReady(network)
+	}, "500ms").Should(BeTrue(), "once is enough, although the update still waits")
 }
 
 // userReader lists all Stacks of a namespace, as if an index had them.

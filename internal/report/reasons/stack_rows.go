@@ -397,7 +397,7 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "InputNotFound", State: Waiting,
-		Means: "An object, key or output of `spec.inputs` does not exist, and the input has no `default`. The message names it.",
+		Means: "An object, key or output of `spec.inputs` does not exist, and the input has no `default`, or an output exists and is not stored now. The message names it.",
 		When:  "after 2 s … up to 30 s; at once, when a watched Secret or ConfigMap appears",
 		Todo:  "Create the object, correct the name, or set `default`. An output is there after the next update of its Stack.",
 		Tests: []string{"e2e.TestInputThatIsMissingWaits"},
