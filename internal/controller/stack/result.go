@@ -44,8 +44,8 @@ func recordResult(stack *pulumiv1.Stack, update *autov1alpha1.Update, outputs *c
 	// wrong: the cache may be behind the API server or, if somebody edited the Workspace, be about other objects. So a change causes at most
 	// one unnecessary update.
 	last.ReferencesDigest = references.Union(current.ReferencesDigest, update.Status.ReferencesDigest)
-	// The values that the Update read when it started; those of an Update that did not start are those that it was created for.
-	if update.Status.StartTime != nil {
+	// The values that the Update read when it started; if these are not known, those that it was created for.
+	if update.Status.InputValuesDigest != "" {
 		last.InputValuesDigest, last.InputVersionsDigest = update.Status.InputValuesDigest, update.Status.InputVersionsDigest
 	}
 	if current.First && update.HasFailed() && update.Status.NotRun {

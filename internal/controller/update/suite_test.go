@@ -84,7 +84,7 @@ type fixture struct {
 	maxOperations int
 	// others are namespaces that the controller serves too.
 	others []string
-	// refuse is asked before each creation of an object; nil refuses none.
+	// refuse is asked before an object is created, and before its status is written; nil refuses nothing.
 	refuse func(ctrlclient.Object) error
 	// log has all that the controller logged, at every level.
 	log *logBuffer
@@ -197,6 +197,24 @@ func (c refusingClient) Create(ctx context.Context, object ctrlclient.Object, op
 		}
 	}
 	return c.Client.Create(ctx, object, options...)
+}
+
+func (c refusingClient) Status() ctrlclient.SubResourceWriter {
+	return refusingStatus{c.Client.Status(), c.refuse}
+}
+
+type refusingStatus struct {
+	ctrlclient.SubResourceWriter
+	refuse func(ctrlclient.Object) error
+}
+
+func (c refusingStatus) Patch(ctx context.Context, object ctrlclient.Object, patch ctrlclient.Patch, options ...ctrlclient.SubResourcePatchOption) error {
+	if c.refuse != nil {
+		if err := c.refuse(object); err != nil {
+			return err
+		}
+	}
+	return c.SubResourceWriter.Patch(ctx, object, patch, options...)
 }
 
 // logBuffer is a buffer that may be read while it is written.
