@@ -59,6 +59,7 @@ func stored(uid types.UID) *corev1.Secret {
 			Annotations: map[string]string{
 				autov1alpha1.SecretOutputsAnnotation: `["token"]`, autov1alpha1.ShownOutputsAnnotation: `{"account": {"user": "a"}}`,
 				autov1alpha1.OutputNamesAnnotation: `{"the_name": "the name"}`, autov1alpha1.OmittedOutputsAnnotation: `["huge"]`,
+				autov1alpha1.UnknownOutputsAnnotation: `["unknown"]`,
 			},
 		},
 		Data: map[string][]byte{
@@ -175,6 +176,7 @@ func TestInputWithoutAValueSaysWhy(t *testing.T) {
 		"no Stack":             {of("/gone", "text", ""), new(*MissingError), `waiting for stack "gone", which input "k" needs: it does not exist`},
 		"never updated":        {of("/new", "text", ""), new(*MissingError), "no stored outputs"},
 		"no output":            {of("/network", "vpc", ""), new(*MissingError), `waiting for output "vpc" in stack "network", which input "k" needs: the stack has no output "vpc"`},
+		"not known":            {of("/network", "unknown", ""), new(*MissingError), `the value of the output "unknown" is not known`},
 		"nothing at the path":  {of("/network", "list", "[0].port"), new(*MissingError), `nothing at the path "[0].port"`},
 		"null":                 {of("/network", "nothing", ""), new(*MissingError), "it is null"},
 		"too large":            {of("/network", "huge", ""), new(*InvalidError), "too large to be stored"},
@@ -196,7 +198,7 @@ func TestInputWithoutAValueSaysWhy(t *testing.T) {
 			test.input.Default = &apiextensionsv1.JSON{Raw: []byte(`"x"`)}
 			_, err = reader.Item(t.Context(), &test.input)
 			_, isMissing := test.want.(**MissingError)
-			willBeThere := test.input.Stack != nil && (test.input.Stack.Name == "new" || test.input.Stack.Name == "forged")
+			willBeThere := test.input.Stack != nil && (test.input.Stack.Name == "new" || test.input.Stack.Name == "forged" || test.input.Stack.Output == "unknown")
 			g.Expect(err == nil).To(Equal(isMissing && !willBeThere), "a default is only for what is missing, and not for what is not stored now")
 		})
 	}

@@ -72,9 +72,10 @@ func (r *Reader) output(ctx context.Context, from *autov1alpha1.StackOutput, use
 	value, err = table.Value(from.Output, from.Path)
 	missing.Key = from.Output
 	_, isMissing := errors.AsType[*stackoutputs.NotFoundError](err)
+	_, isUnknown := errors.AsType[*stackoutputs.UnknownError](err)
 	switch {
-	case isMissing:
-		missing.problem = err.Error()
+	case isMissing, isUnknown:
+		missing.problem, missing.NotStored = err.Error(), isUnknown
 		return nil, false, missing
 	case err != nil:
 		return nil, false, Invalidf("%s: %s", usedBy, err)

@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// maxOutputsAnnotations bounds, in bytes, the annotations about the outputs that are stored, and maxOmittedAnnotation the annotation about
-	// the others. An object has at most 256 KiB of annotations.
+	// maxOutputsAnnotations bounds, in bytes, the annotations about the outputs that are stored, and maxOmittedAnnotation each of the two
+	// annotations about the others. An object has at most 256 KiB of annotations.
 	maxOutputsAnnotations = 160 << 10
 	maxOmittedAnnotation  = 32 << 10
 	// secretMask is shown in place of the value of an output, as JSON.
@@ -157,8 +157,8 @@ type outputChoice struct {
 	outputs map[string]*agentpb.Output
 	// keys maps the name of each output that the Secret holds to its key in the Secret.
 	keys map[string]string
-	// omitted are the names of the other outputs, sorted.
-	omitted []string
+	// omitted are the names of the outputs that do not fit, and unknown the names of those whose values Pulumi does not know, sorted.
+	omitted, unknown []string
 }
 
 // chooseOutputs chooses the outputs that fit into a Secret, the smallest first, so that few outputs are omitted, and the same each time.
@@ -171,6 +171,11 @@ func chooseOutputs(outputs map[string]*agentpb.Output) *outputChoice {
 	for _, name := range names {
 		output, key := outputs[name], chosen.keys[name]
 		needs, description := len(key)+len(output.GetValue()), descriptionSize(name, key, output)
+		if output.GetUnknown() {
+			delete(chosen.keys, name)
+			chosen.unknown = append(chosen.unknown, name)
+			continue
+		}
 		if output.GetOmitted() || size+needs > corev1.MaxSecretSize || described+description > maxOutputsAnnotations {
 			delete(chosen.keys, name)
 			chosen.omitted = append(chosen.omitted, name)
@@ -179,6 +184,7 @@ func chooseOutputs(outputs map[string]*agentpb.Output) *outputChoice {
 		size, described = size+needs, described+description
 	}
 	slices.Sort(chosen.omitted)
+	slices.Sort(chosen.unknown)
 	return chosen
 }
 
@@ -200,9 +206,9 @@ func descriptionSize(name, key string, output *agentpb.Output) int {
 }
 
 // annotations describe what the keys of the Secret do not: which outputs are secret, what to show of those with secret parts, the names that are not valid keys, and the names of
-// the omitted outputs, as far as they fit into maxOmittedAnnotation.
+// the omitted outputs and of the unknown ones, as far as they fit into maxOmittedAnnotation.
 func (c *outputChoice) annotations() (map[string]string, error) {
-	secret, names, omitted, shown := []string{}, map[string]string{}, []string{}, map[string]json.RawMessage{}
+	secret, names, shown := []string{}, map[string]string{}, map[string]json.RawMessage{}
 	for name, key := range c.keys {
 		if c.outputs[name].GetSecret() {
 			secret = append(secret, key)
@@ -219,13 +225,6 @@ func (c *outputChoice) annotations() (map[string]string, error) {
 		}
 	}
 	slices.Sort(secret)
-	size := 0
-	for _, name := range c.omitted {
-		if size += descriptionSize(name, "", nil); size > maxOmittedAnnotation {
-			break
-		}
-		omitted = append(omitted, name)
-	}
 	values := map[string]any{autov1alpha1.SecretOutputsAnnotation: secret}
 	if len(shown) > 0 {
 		values[autov1alpha1.ShownOutputsAnnotation] = shown
@@ -233,8 +232,10 @@ func (c *outputChoice) annotations() (map[string]string, error) {
 	if len(names) > 0 {
 		values[autov1alpha1.OutputNamesAnnotation] = names
 	}
-	if len(c.omitted) > 0 {
-		values[autov1alpha1.OmittedOutputsAnnotation] = omitted
+	for annotation, list := range map[string][]string{autov1alpha1.OmittedOutputsAnnotation: c.omitted, autov1alpha1.UnknownOutputsAnnotation: c.unknown} {
+		if len(list) > 0 {
+			values[annotation] = fitting(list)
+		}
 	}
 	annotations := map[string]string{}
 	for annotation, value := range values {
@@ -245,6 +246,17 @@ func (c *outputChoice) annotations() (map[string]string, error) {
 		annotations[annotation] = string(encoded)
 	}
 	return annotations, nil
+}
+
+// fitting returns the first of the names that fit into maxOmittedAnnotation together.
+func fitting(names []string) []string {
+	size := 0
+	for i, name := range names {
+		if size += descriptionSize(name, "", nil); size > maxOmittedAnnotation {
+			return names[:i]
+		}
+	}
+	return names
 }
 
 // problem says which outputs are not in the Secret; empty when all are.

@@ -390,10 +390,10 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "OutputNotFound", State: Stalled,
-		Means: "An object of `spec.outputs` asks for an output, or a path in one, that the stack does not have. The object is not written.",
+		Means: "An object of `spec.outputs` asks for an output, or a path in one, that the stack does not have, or of which Pulumi does not know the value, as after an update of a part of the stack. The object is not written.",
 		When:  "after 5 s … up to 30 s",
-		Todo:  "Correct the name or the program, or set `optional: true`.",
-		Tests: []string{"stack.TestOutputsThatCannotBeWrittenSayWhy"},
+		Todo:  "Correct the name or the program, or set `optional: true`. A value that is not known is there after an update of the whole stack.",
+		Tests: []string{"stack.TestOutputsThatCannotBeWrittenSayWhy", "stack.TestObjectWithAllOutputsIsNotWrittenWithoutThoseThatHaveNoValue"},
 	},
 	{
 		Reason: "InputNotFound", State: Waiting,
@@ -404,7 +404,7 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "OutputsTooLarge", State: Stalled,
-		Means: "The outputs for an object of `spec.outputs` have more than 1 MiB, or more parts than a path can be looked for in. The object is not written.",
+		Means: "The outputs for an object of `spec.outputs` have more than 1 MiB, or one of them is too large to be stored, or has more parts than a path can be looked for in. The object is not written.",
 		When:  "after 5 s … up to 30 s",
 		Todo:  "Choose fewer outputs with `keys`.",
 		Tests: []string{"stack.TestOutputsThatCannotBeWrittenSayWhy"},
