@@ -87,6 +87,11 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 		if left := d.hiddenFor(o); left > 0 {
 			return ctrl.Result{RequeueAfter: left}, nil
 		}
+		if o.outputs.tried {
+			// The operation does not count as succeeded before its outputs are stored.
+			markProgressing(o.update, o.agent.operation)
+			o.update.Status.State = autov1alpha1.UpdateStateRunning
+		}
 		markWaiting(o.update, d.reason, d.message)
 	}
 	return comeBack(d), patch.Status(ctx, r, before, o.update)

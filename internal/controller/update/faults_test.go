@@ -184,7 +184,7 @@ func TestOutputsThatAreDeniedAreStoredInTheEnd(t *testing.T) {
 			s.Eventually(s.current(update)).Should(HaveField("Status.Message", "the outputs cannot be stored, which is tried again: "+denial.Error()))
 			current, err := s.current(update)()
 			s.Expect(err).NotTo(HaveOccurred())
-			s.Expect(current.IsComplete()).To(BeFalse(), "the agent still has the outputs")
+			s.Expect(current).To(And(beProgressing(), HaveField("Status.State", autov1alpha1.UpdateStateRunning)), "the agent still has the outputs")
 
 			admitted.Store(true)
 			// The next attempt is due after storeRetryInterval or later; this makes it due now.
