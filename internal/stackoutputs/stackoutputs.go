@@ -26,6 +26,11 @@ type TooLargeError struct{ message string }
 
 func (e *TooLargeError) Error() string { return e.message }
 
+// UnknownError says that the stack has the output, and that Pulumi did not know its value after the last update. It quotes no value.
+type UnknownError struct{ message string }
+
+func (e *UnknownError) Error() string { return e.message }
+
 // Stored are the outputs in the Secret of an Update, by their keys there.
 type Stored struct {
 	// Values have the JSON of each output.
@@ -33,9 +38,10 @@ type Stored struct {
 	// Masked are the keys of those that are secret, and Shown has what to show of those that have secret parts.
 	Masked []string
 	Shown  map[string]json.RawMessage
-	// names have the names of the outputs whose names are not their keys, and omitted the names of those that were too large to be stored.
-	names   map[string]string
-	omitted []string
+	// names have the names of the outputs whose names are not their keys, omitted the names of those that were too large to be stored, and
+	// unknown the names of those whose values Pulumi did not know.
+	names            map[string]string
+	omitted, unknown []string
 }
 
 // In returns the outputs in the Secret, none for nil. Whoever may edit Secrets may remove or break the annotations: then every value is
@@ -48,6 +54,7 @@ func In(secret *corev1.Secret) Stored {
 	for annotation, into := range map[string]any{
 		autov1alpha1.SecretOutputsAnnotation: &stored.Masked, autov1alpha1.OutputNamesAnnotation: &stored.names,
 		autov1alpha1.ShownOutputsAnnotation: &stored.Shown, autov1alpha1.OmittedOutputsAnnotation: &stored.omitted,
+		autov1alpha1.UnknownOutputsAnnotation: &stored.unknown,
 	} {
 		text, set := secret.Annotations[annotation]
 		if !set && annotation != autov1alpha1.SecretOutputsAnnotation || json.Unmarshal([]byte(text), into) == nil {
@@ -74,8 +81,8 @@ type Table struct {
 	// Secret has the names of those that are secret or contain a secret.
 	Secret map[string]bool
 
-	// omitted has the names of those that are not stored.
-	omitted map[string]bool
+	// without has the errors of the outputs that have no value here, by their names.
+	without map[string]error
 	// decoded has those into which a path leads. parts is how many keys and values they have together.
 	decoded map[string]any
 	parts   int
@@ -84,7 +91,7 @@ type Table struct {
 // NewTable returns the outputs in the Secret.
 func NewTable(secret *corev1.Secret) *Table {
 	stored := In(secret)
-	t := &Table{Values: map[string][]byte{}, Keys: map[string]string{}, Secret: map[string]bool{}, omitted: map[string]bool{}, decoded: map[string]any{}}
+	t := &Table{Values: map[string][]byte{}, Keys: map[string]string{}, Secret: map[string]bool{}, without: map[string]error{}, decoded: map[string]any{}}
 	for key, value := range stored.Values {
 		name := stored.NameOf(key)
 		t.Values[name], t.Keys[name] = value, key
@@ -96,13 +103,16 @@ func NewTable(secret *corev1.Secret) *Table {
 		t.Secret[stored.NameOf(key)] = true
 	}
 	for _, name := range stored.omitted {
-		t.omitted[name] = true
+		t.without[name] = &TooLargeError{fmt.Sprintf("the output %q is too large to be stored", name)}
+	}
+	for _, name := range stored.unknown {
+		t.without[name] = &UnknownError{fmt.Sprintf("the value of the output %q is not known since the last update, as after one of a part of the stack", name)}
 	}
 	return t
 }
 
 // Value returns the JSON of an output, or of what is at the path in it if the path is not empty. The error is a *NotFoundError, a
-// *TooLargeError, or about the path, which CheckPath refuses.
+// *TooLargeError, an *UnknownError, or about the path, which CheckPath refuses.
 func (t *Table) Value(name, path string) ([]byte, error) {
 	value, known := t.Values[name]
 	switch {
@@ -110,10 +120,15 @@ func (t *Table) Value(name, path string) ([]byte, error) {
 		return t.at(name, value, path)
 	case known:
 		return value, nil
-	case t.omitted[name]:
-		return nil, &TooLargeError{fmt.Sprintf("the output %q is too large to be stored", name)}
+	case t.without[name] != nil:
+		return nil, t.without[name]
 	}
 	return nil, &NotFoundError{fmt.Sprintf("the stack has no output %q", name)}
+}
+
+// Without returns the names of the outputs that the stack has and that have no value here, sorted. Nobody knows whether they are secret.
+func (t *Table) Without() []string {
+	return slices.Sorted(maps.Keys(t.without))
 }
 
 // CheckPath returns why the path of an output cannot be read, with the rules of Pulumi; nil for an empty one.

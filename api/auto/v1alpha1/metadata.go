@@ -49,6 +49,10 @@ const (
 	// OmittedOutputsAnnotation is on the outputs Secret of an Update that has more outputs than a Secret can hold. It holds a JSON array with
 	// the names of the outputs that are not in the Secret; if there are very many, only the first ones.
 	OmittedOutputsAnnotation = "pulumi.com/omitted-outputs"
+
+	// UnknownOutputsAnnotation is on the outputs Secret of an Update after which Pulumi did not know the values of some outputs. It holds a JSON
+	// array with their names.
+	UnknownOutputsAnnotation = "pulumi.com/unknown-outputs"
 )
 
 // Names of the objects that belong to a Workspace or an Update.

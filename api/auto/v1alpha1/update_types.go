@@ -321,6 +321,11 @@ type UpdateStatus struct {
 	// +optional
 	Outputs string `json:"outputs,omitempty"`
 
+	// OutputsNotStored is why the outputs that the stack has since this operation are not in a Secret. It is empty when they are, apart from
+	// those that are too large, and when there are none.
+	// +optional
+	OutputsNotStored string `json:"outputsNotStored,omitempty"`
+
 	// ProjectInfo identifies the project that the operation ran.
 	// +optional
 	ProjectInfo *ProjectInfo `json:"projectInfo,omitempty"`

@@ -25,7 +25,8 @@ const (
 	ReferencesDigestAnnotation = "pulumi.com/references-digest"
 
 	// InputValuesDigestAnnotation on an Update identifies the values of spec.inputs that the Stack's controller read before it created the
-	// Update, and InputVersionsDigestAnnotation the versions of what they were read from.
+	// Update, and from the start of the operation on those that it is started with. InputVersionsDigestAnnotation identifies the versions of what
+	// they were read from.
 	InputValuesDigestAnnotation   = "pulumi.com/input-values-digest"
 	InputVersionsDigestAnnotation = "pulumi.com/input-versions-digest"
 

@@ -54,6 +54,11 @@ type StackStatus struct {
 	// +optional
 	StoredOutputs *StoredOutputs `json:"storedOutputs,omitempty"`
 
+	// OutputsNotStored is why the outputs of the last update that succeeded are not stored. Until an update stores its outputs, outputs,
+	// storedOutputs and outputObjects are those of an earlier one.
+	// +optional
+	OutputsNotStored string `json:"outputsNotStored,omitempty"`
+
 	// OutputObjects are the Secrets and ConfigMaps of spec.outputs that the controller has written.
 	// +optional
 	OutputObjects *OutputObjectsStatus `json:"outputObjects,omitempty"`

@@ -108,17 +108,17 @@ const (
 	PlanViolatedReason = "PlanViolated"
 	// PlanTooLargeReason (failed): The plan is too large to be kept.
 	PlanTooLargeReason = "PlanTooLarge"
-	// OutputsNotWrittenReason (waiting or Stalled): The update succeeded, but an object of `spec.outputs` could not be written. The message has the answer of the API server. Nothing is lost, and no update runs for it.
+	// OutputsNotWrittenReason (waiting or Stalled): The update succeeded, but an object of `spec.outputs` could not be written, or all outputs could not be stored. The message has the answer of the API server. The objects keep what they have, and no update runs for it.
 	OutputsNotWrittenReason = "OutputsNotWritten"
 	// OutputsConflictReason (Stalled): An object of `spec.outputs` exists, and the Stack has not created it. It is not changed.
 	OutputsConflictReason = "OutputsConflict"
 	// OutputSecretReason (Stalled): A ConfigMap of `spec.outputs` asks for an output that is secret, or has a secret in it. The ConfigMap is not written.
 	OutputSecretReason = "OutputSecret"
-	// OutputNotFoundReason (Stalled): An object of `spec.outputs` asks for an output, or a path in one, that the stack does not have. The object is not written.
+	// OutputNotFoundReason (Stalled): An object of `spec.outputs` asks for an output, or a path in one, that the stack does not have, or of which Pulumi does not know the value, as after an update of a part of the stack. The object is not written.
 	OutputNotFoundReason = "OutputNotFound"
-	// InputNotFoundReason (waiting): An object, key or output of `spec.inputs` does not exist, and the input has no `default`. The message names it.
+	// InputNotFoundReason (waiting): An object, key or output of `spec.inputs` does not exist, and the input has no `default`, or an output exists and is not stored now. The message names it.
 	InputNotFoundReason = "InputNotFound"
-	// OutputsTooLargeReason (Stalled): The outputs for an object of `spec.outputs` have more than 1 MiB, or more parts than a path can be looked for in. The object is not written.
+	// OutputsTooLargeReason (Stalled): The outputs for an object of `spec.outputs` have more than 1 MiB, or one of them is too large to be stored, or has more parts than a path can be looked for in. The object is not written.
 	OutputsTooLargeReason = "OutputsTooLarge"
 	// NoDriftReason (ready): The reason of `Drifted`: no resource was changed outside of Pulumi.
 	NoDriftReason = "NoDrift"

@@ -2309,7 +2309,10 @@ type Output struct {
 	// The value is left out because it is too large to be kept anywhere: then value is empty.
 	Omitted bool `protobuf:"varint,3,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	// The value as JSON with "[secret]" in place of parts that are equal to secrets of the stack, if it has such parts and is not secret.
-	Shown         []byte `protobuf:"bytes,4,opt,name=shown,proto3" json:"shown,omitempty"`
+	Shown []byte `protobuf:"bytes,4,opt,name=shown,proto3" json:"shown,omitempty"`
+	// Pulumi does not know the value, as after an update of a part of the stack. Then value is empty. omitted is true too, for controllers that do not
+	// know this field.
+	Unknown       bool `protobuf:"varint,5,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2370,6 +2373,13 @@ func (x *Output) GetShown() []byte {
 		return x.Shown
 	}
 	return nil
+}
+
+func (x *Output) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
+	}
+	return false
 }
 
 // LockHolder is who holds the stack's lock, as the backend tells it.
@@ -2820,12 +2830,13 @@ const file_agent_proto_rawDesc = "" +
 	"\x03urn\x18\x02 \x01(\tR\x03urn\x12\x14\n" +
 	"\x05paths\x18\x03 \x03(\tR\x05paths\x12#\n" +
 	"\rreplace_paths\x18\x04 \x03(\tR\freplacePaths\x12\x16\n" +
-	"\x06digest\x18\x05 \x01(\tR\x06digest\"f\n" +
+	"\x06digest\x18\x05 \x01(\tR\x06digest\"\x80\x01\n" +
 	"\x06Output\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\fR\x05value\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\bR\x06secret\x12\x18\n" +
 	"\aomitted\x18\x03 \x01(\bR\aomitted\x12\x14\n" +
-	"\x05shown\x18\x04 \x01(\fR\x05shown\"x\n" +
+	"\x05shown\x18\x04 \x01(\fR\x05shown\x12\x18\n" +
+	"\aunknown\x18\x05 \x01(\bR\aunknown\"x\n" +
 	"\n" +
 	"LockHolder\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +

@@ -55,12 +55,13 @@ func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*agen
 }
 
 // reportedOutputs returns the outputs in the engine's events, and whether the events do not have the values of some: of those that are
-// secret, and of those that have something to show instead. An unknown output has no value, so it is left out.
+// secret, and of those that have something to show instead. An unknown output has no value.
 func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*agentpb.Output, incomplete bool) {
 	outputs = map[string]*agentpb.Output{}
 	for name, value := range reported {
 		value := compact(value)
 		if isUnknownValue(value) {
+			outputs[name] = &agentpb.Output{Omitted: true, Unknown: true}
 			continue
 		}
 		output := &agentpb.Output{Value: value, Secret: isSecretValue(value)}

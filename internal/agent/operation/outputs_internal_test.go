@@ -12,7 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
-func TestWhatIsNotKnownIsNoOutput(t *testing.T) {
+func TestWhatIsNotKnownHasANameAndNoValue(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(unknownValues).To(ConsistOf(plugin.UnknownBoolValue, plugin.UnknownNumberValue, plugin.UnknownStringValue,
 		plugin.UnknownArrayValue, plugin.UnknownAssetValue, plugin.UnknownArchiveValue, plugin.UnknownObjectValue))
@@ -21,7 +21,12 @@ func TestWhatIsNotKnownIsNoOutput(t *testing.T) {
 		"partly": []byte(`{"a": ["` + plugin.UnknownNumberValue + `"]}`), "quoted": []byte(`"see \"` + plugin.UnknownStringValue + `\""`),
 	})
 	g.Expect(secret).To(BeFalse())
-	g.Expect(outputs).To(HaveLen(2))
+	g.Expect(outputs).To(HaveLen(4))
+	for _, name := range []string{"unknown", "partly"} {
+		g.Expect(outputs[name].GetUnknown()).To(BeTrue())
+		g.Expect(outputs[name].GetOmitted()).To(BeTrue(), "a controller that does not know unknown outputs stores no value either")
+		g.Expect(outputs[name].GetValue()).To(BeEmpty())
+	}
 	g.Expect(outputs).To(HaveKey("quoted"))
 	g.Expect(string(outputs["known"].GetValue())).To(Equal(`{"a":[12345678901234567890,1.0]}`))
 }

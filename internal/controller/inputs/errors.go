@@ -17,6 +17,8 @@ type MissingError struct {
 	UsedBy string
 	// OfInput is true when an input needs it.
 	OfInput bool
+	// NotStored is true when the Stack has the output, or may have it, and its next update stores it. A default does not take its place then.
+	NotStored bool
 	// problem says more about an output that is missing.
 	problem string
 }

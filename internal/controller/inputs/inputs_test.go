@@ -59,6 +59,7 @@ func stored(uid types.UID) *corev1.Secret {
 			Annotations: map[string]string{
 				autov1alpha1.SecretOutputsAnnotation: `["token"]`, autov1alpha1.ShownOutputsAnnotation: `{"account": {"user": "a"}}`,
 				autov1alpha1.OutputNamesAnnotation: `{"the_name": "the name"}`, autov1alpha1.OmittedOutputsAnnotation: `["huge"]`,
+				autov1alpha1.UnknownOutputsAnnotation: `["unknown"]`,
 			},
 		},
 		Data: map[string][]byte{
@@ -84,7 +85,7 @@ func world() (*Reader, *objects) {
 		"team/settings":           &corev1.ConfigMap{Data: map[string]string{"size": "007", "tags": `{"a": [1]}`}},
 	}}
 	stacks := map[string]*pulumiv1.Stack{
-		"team/network": giver("team", "1"), "other/network": giver("other", "1"), "team/forged": giver("team", "2"), "team/new": {},
+		"team/network": giver("team", "1"), "other/network": giver("other", "1"), "team/forged": giver("team", "2"), "team/new": {}, "team/previews": {}, "team/deleted": {},
 	}
 	stacks["other/network"].Spec.ShareOutputs = []pulumiv1.OutputShare{
 		{Namespaces: []string{"te*"}, Outputs: []string{"text", "token"}}, {Namespaces: []string{"team"}, Outputs: []string{"account"}, Secrets: true},
@@ -92,6 +93,7 @@ func world() (*Reader, *objects) {
 	none := giver("team", "3")
 	none.Status.StoredOutputs.Secret = ""
 	stacks["team/none"] = none
+	stacks["team/previews"].Spec.Preview, stacks["team/deleted"].DeletionTimestamp = true, new(metav1.Now())
 	return &Reader{APIReader: reads, Namespace: "team", Scope: references.Scope{OtherNamespaces: true},
 		Stacks: func(_ context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
 			return stacks[name.String()], nil
@@ -145,12 +147,15 @@ func TestInputHasTheValueOfItsSource(t *testing.T) {
 		"ConfigMap":                   {autov1alpha1.Input{Key: "k", ConfigMap: &autov1alpha1.KeyReference{Name: "settings", Key: "size"}}, text("007")},
 		"ConfigMap that is parsed": {autov1alpha1.Input{Key: "k", JSON: true, ConfigMap: &autov1alpha1.KeyReference{Name: "settings", Key: "tags"}},
 			structured(`{"a": [1]}`)},
-		"default for no Stack":     {with(of("/gone", "text", ""), fallback(`"x"`)), text("x")},
-		"default for no outputs":   {with(of("/none", "text", ""), fallback(`[1]`)), structured("[1]")},
-		"default for null":         {with(of("/network", "nothing", ""), fallback(`""`)), text("")},
-		"default for no path":      {with(of("/network", "list", "[7]"), fallback(`"x"`)), text("x")},
-		"default for a Secret":     {autov1alpha1.Input{Key: "k", Secret: &autov1alpha1.KeyReference{Name: "gone", Key: "id"}, Default: &apiextensionsv1.JSON{Raw: []byte(`"x"`)}}, secret(text("x"))},
-		"default that is not used": {with(of("/network", "text", ""), fallback(`"x"`)), text("vpc-1")},
+		"default for no Stack":                   {with(of("/gone", "text", ""), fallback(`"x"`)), text("x")},
+		"default for no outputs":                 {with(of("/none", "text", ""), fallback(`[1]`)), structured("[1]")},
+		"default for a Stack that only previews": {with(of("/previews", "text", ""), fallback(`"x"`)), text("x")},
+		"default for a Stack that is deleted":    {with(of("/deleted", "text", ""), fallback(`"x"`)), text("x")},
+		"default for no output":                  {with(of("/network", "vpc", ""), fallback(`"x"`)), text("x")},
+		"default for null":                       {with(of("/network", "nothing", ""), fallback(`""`)), text("")},
+		"default for no path":                    {with(of("/network", "list", "[7]"), fallback(`"x"`)), text("x")},
+		"default for a Secret":                   {autov1alpha1.Input{Key: "k", Secret: &autov1alpha1.KeyReference{Name: "gone", Key: "id"}, Default: &apiextensionsv1.JSON{Raw: []byte(`"x"`)}}, secret(text("x"))},
+		"default that is not used":               {with(of("/network", "text", ""), fallback(`"x"`)), text("vpc-1")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -171,6 +176,7 @@ func TestInputWithoutAValueSaysWhy(t *testing.T) {
 		"no Stack":             {of("/gone", "text", ""), new(*MissingError), `waiting for stack "gone", which input "k" needs: it does not exist`},
 		"never updated":        {of("/new", "text", ""), new(*MissingError), "no stored outputs"},
 		"no output":            {of("/network", "vpc", ""), new(*MissingError), `waiting for output "vpc" in stack "network", which input "k" needs: the stack has no output "vpc"`},
+		"not known":            {of("/network", "unknown", ""), new(*MissingError), `the value of the output "unknown" is not known`},
 		"nothing at the path":  {of("/network", "list", "[0].port"), new(*MissingError), `nothing at the path "[0].port"`},
 		"null":                 {of("/network", "nothing", ""), new(*MissingError), "it is null"},
 		"too large":            {of("/network", "huge", ""), new(*InvalidError), "too large to be stored"},
@@ -192,7 +198,8 @@ func TestInputWithoutAValueSaysWhy(t *testing.T) {
 			test.input.Default = &apiextensionsv1.JSON{Raw: []byte(`"x"`)}
 			_, err = reader.Item(t.Context(), &test.input)
 			_, isMissing := test.want.(**MissingError)
-			g.Expect(err == nil).To(Equal(isMissing), "a default is for what is missing only")
+			willBeThere := test.input.Stack != nil && (test.input.Stack.Name == "new" || test.input.Stack.Name == "forged" || test.input.Stack.Output == "unknown")
+			g.Expect(err == nil).To(Equal(isMissing && !willBeThere), "a default is only for what is missing, and not for what is not stored now")
 		})
 	}
 	g := NewWithT(t)

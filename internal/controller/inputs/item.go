@@ -16,7 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
-// Item returns the configuration value that the input is now. The error is a *MissingError when there is none and the input has no default, a
+// Item returns the configuration value that the input is now. The error is a *MissingError when there is none and no default takes its place, a
 // *DeniedError when it must not be used, or an *InvalidError.
 func (r *Reader) Item(ctx context.Context, input *autov1alpha1.Input) (*agentpb.ConfigItem, error) {
 	item := &agentpb.ConfigItem{Key: input.Key, Path: input.Path, Secret: input.AsSecret || input.Secret != nil}
@@ -40,7 +40,7 @@ func (r *Reader) Item(ctx context.Context, input *autov1alpha1.Input) (*agentpb.
 	}
 	if missing, ok := errors.AsType[*MissingError](err); ok {
 		missing.OfInput = true
-		if input.Default != nil {
+		if input.Default != nil && !missing.NotStored {
 			text, isJSON = Literal(input.Default.Raw)
 			err = nil
 		}

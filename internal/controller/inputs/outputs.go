@@ -53,10 +53,16 @@ func (r *Reader) output(ctx context.Context, from *autov1alpha1.StackOutput, use
 	}
 	missing := &MissingError{Kind: ofStack, Name: name.Name, UsedBy: usedBy, OfInput: true}
 	r.keep(VersionOfOutputs(r.Namespace, name, stack))
+	if stack == nil {
+		return nil, false, missing
+	}
 	table, problem, err := r.table(ctx, name, stack)
-	if err != nil || problem != "" {
-		missing.problem = problem
-		return nil, false, errors.Join(err, orNil(problem != "", missing))
+	if err != nil {
+		return nil, false, err
+	}
+	if problem != "" {
+		missing.problem, missing.NotStored = problem, willStoreOutputs(stack)
+		return nil, false, missing
 	}
 	if secret = table.Secret[from.Output]; secret {
 		if err := Denied(stack, r.Namespace, from, true); err != nil {
@@ -66,9 +72,10 @@ func (r *Reader) output(ctx context.Context, from *autov1alpha1.StackOutput, use
 	value, err = table.Value(from.Output, from.Path)
 	missing.Key = from.Output
 	_, isMissing := errors.AsType[*stackoutputs.NotFoundError](err)
+	_, isUnknown := errors.AsType[*stackoutputs.UnknownError](err)
 	switch {
-	case isMissing:
-		missing.problem = err.Error()
+	case isMissing, isUnknown:
+		missing.problem, missing.NotStored = err.Error(), isUnknown
 		return nil, false, missing
 	case err != nil:
 		return nil, false, Invalidf("%s: %s", usedBy, err)
@@ -79,21 +86,18 @@ func (r *Reader) output(ctx context.Context, from *autov1alpha1.StackOutput, use
 	return value, secret, nil
 }
 
-func orNil(is bool, err error) error {
-	if is {
-		return err
-	}
-	return nil
+// willStoreOutputs reports whether a Stack whose outputs are not stored has some, or is about to have some. Nothing would end a wait for a
+// Stack that only previews, and one that is being deleted has no outputs soon.
+func willStoreOutputs(stack *pulumiv1.Stack) bool {
+	return stack.DeletionTimestamp.IsZero() && (stack.Status.Deployed || !stack.Spec.Preview)
 }
 
-// table returns the outputs of the Stack, or why there are none.
+// table returns the outputs of the Stack, or why they are not stored.
 func (r *Reader) table(ctx context.Context, name types.NamespacedName, stack *pulumiv1.Stack) (table *stackoutputs.Table, problem string, err error) {
 	if table, known := r.outputs[name]; known {
 		return table, "", nil
 	}
 	switch {
-	case stack == nil:
-		return nil, "it does not exist", nil
 	case stack.Status.StoredOutputs == nil:
 		return nil, "it has no stored outputs: they are stored by its next update", nil
 	case len(r.objects)+len(r.outputs) >= references.MaxObjects:

@@ -7,6 +7,9 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -29,16 +32,24 @@ func AddIndex(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// AreUsed reports whether a Stack in the cache has outputs of the Stack as inputs, and may.
-func AreUsed(ctx context.Context, cache client.Reader, stack *pulumiv1.Stack, scope references.Scope) (bool, error) {
+// AreUsed reports whether a Stack in the cache has outputs of the Stack as inputs, and may, and whether one waits for an input.
+func AreUsed(ctx context.Context, cache client.Reader, stack *pulumiv1.Stack, scope references.Scope) (used, awaited bool, err error) {
 	var users pulumiv1.StackList
 	name := client.ObjectKeyFromObject(stack)
 	if err := cache.List(ctx, &users, client.MatchingFields{usersIndex: name.String()}, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("list the stacks that have outputs of %s as inputs: %w", name, err)
+		return false, false, fmt.Errorf("list the stacks that have outputs of %s as inputs: %w", name, err)
 	}
-	return slices.ContainsFunc(users.Items, func(user pulumiv1.Stack) bool {
-		return scope.Reaches(user.Namespace, stack.Namespace) && slices.ContainsFunc(user.Spec.Inputs, func(input autov1alpha1.Input) bool {
+	for i := range users.Items {
+		user := &users.Items[i]
+		uses := scope.Reaches(user.Namespace, stack.Namespace) && slices.ContainsFunc(user.Spec.Inputs, func(input autov1alpha1.Input) bool {
 			return input.Stack != nil && input.Stack.Of(user.Namespace) == name && Denied(stack, user.Namespace, input.Stack, false) == nil
 		})
-	}), nil
+		used, awaited = used || uses, awaited || uses && Awaits(user)
+	}
+	return used, awaited, nil
+}
+
+// Awaits reports whether an update of the Stack waits for an input.
+func Awaits(stack *pulumiv1.Stack) bool {
+	return conditions.GetReason(stack, meta.ReadyCondition) == pulumiv1.InputNotFoundReason
 }

@@ -140,7 +140,7 @@ func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanS
 		Drift:        current.Drift,
 		UpdateInputs: current.UpdateInputs,
 	}
-	if update.Status.StartTime != nil {
+	if update.Status.InputValuesDigest != "" {
 		plan.InputValuesDigest, plan.InputVersionsDigest = update.Status.InputValuesDigest, update.Status.InputVersionsDigest
 	}
 	switch {

@@ -30,7 +30,8 @@ const (
 	maxGrant = 2 << 10
 )
 
-// observeOutputs finds the Update with the outputs, and the objects of spec.outputs that are not as they were written. It sends no request.
+// observeOutputs finds the objects of spec.outputs that are not as they were written, and whether the outputs that another Stack waits for are
+// still stored. It sends no request unless one waits: nothing watches the Secrets with the outputs.
 func (r *Reconciler) observeOutputs(ctx context.Context, o *observation) error {
 	if written := o.stack.Status.OutputObjects; written != nil {
 		for _, object := range written.Objects {
@@ -43,6 +44,17 @@ func (r *Reconciler) observeOutputs(ctx context.Context, o *observation) error {
 			}
 		}
 	}
+	source := o.outputs.source
+	if !o.outputs.awaited || o.update != nil || source == nil || source.Secret == "" {
+		return nil
+	}
+	secret := &metav1.PartialObjectMetadata{}
+	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: o.stack.Namespace, Name: source.Secret}, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("look at the stored outputs: %w", err)
+	}
+	o.outputs.lost = err != nil || !isOfUpdate(secret, source.UID)
 	return nil
 }
 
@@ -128,7 +140,7 @@ func (r *Reconciler) outputValues(ctx context.Context, o *observation) (*corev1.
 }
 
 // isOfUpdate reports whether the Update owns the Secret. Whoever may create Secrets can give one the name of another.
-func isOfUpdate(secret *corev1.Secret, update types.UID) bool {
+func isOfUpdate(secret metav1.Object, update types.UID) bool {
 	owner := metav1.GetControllerOf(secret)
 	return owner != nil && owner.UID == update
 }

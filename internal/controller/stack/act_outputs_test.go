@@ -271,6 +271,52 @@ func TestOutputsThatAreStoredNowhereAreMadeAgain(t *testing.T) {
 	s.Expect(s.secretData("network")).To(Equal(map[string]string{"url": "2"}))
 }
 
+// The agent has forgotten such outputs. Objects without them would have consumers deploy what nobody asked for.
+func TestOutputsThatCouldNotBeStoredChangeNoObject(t *testing.T) {
+	s := newFixture(t)
+	stack := s.newStack(func(stack *pulumiv1.Stack) { stack.Spec.Outputs = []pulumiv1.OutputObject{{Name: "network"}} })
+	s.give(stack, map[string]string{"url": `"1"`})
+	before := stack.Status.DeepCopy()
+	end := func(mark func(*autov1alpha1.Update)) {
+		s.request(stack)
+		update := s.awaitUnfinishedUpdate()
+		s.mark(update, started, succeeded, mark)
+		s.await(stack, func(stack *pulumiv1.Stack) bool {
+			return stack.Status.LastUpdate.Name == update.Name && stack.Status.CurrentUpdate == nil
+		})
+		s.Expect(stack.Status.StoredOutputs).To(Equal(before.StoredOutputs))
+		s.Expect(stack.Status.Outputs).To(Equal(before.Outputs))
+		s.Expect(s.secretData("network")).To(Equal(map[string]string{"url": "1"}))
+	}
+	denied := func(update *autov1alpha1.Update) { update.Status.OutputsNotStored = "exceeded quota" }
+	end(denied)
+	s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.OutputsNotWrittenReason))
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(ContainSubstring("exceeded quota"))
+	end(func(update *autov1alpha1.Update) {
+		conditions.MarkTrue(update, autov1alpha1.UpdateFailed, autov1alpha1.UpdateFailedReason, "no quota")
+	})
+	s.Expect(stack.Status.OutputsNotStored).To(Equal("exceeded quota"), "a failure does not change that")
+	end(denied)
+
+	s.request(stack)
+	s.give(stack, map[string]string{"url": `"2"`})
+	s.Expect(conditions.IsReady(stack)).To(BeTrue())
+	s.Expect(stack.Status.OutputsNotStored).To(BeEmpty())
+	s.Expect(s.secretData("network")).To(Equal(map[string]string{"url": "2"}))
+}
+
+func TestFirstOutputsThatCouldNotBeStoredAreNoReasonForAnUpdateOfItsOwn(t *testing.T) {
+	s := newFixture(t)
+	stack := s.newStack(func(stack *pulumiv1.Stack) { stack.Spec.Outputs = []pulumiv1.OutputObject{{Name: "network"}} })
+	s.mark(s.awaitUnfinishedUpdate(), started, succeeded, func(update *autov1alpha1.Update) { update.Status.OutputsNotStored = "exceeded quota" })
+	s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.OutputsNotWrittenReason))
+	s.Expect(stack.Status.StoredOutputs).To(BeNil())
+	s.Expect(stack.Status.CurrentUpdate).To(BeNil())
+	s.request(stack)
+	s.give(stack, map[string]string{"url": `"1"`})
+	s.Expect(s.secretData("network")).To(Equal(map[string]string{"url": "1"}))
+}
+
 func TestUpdateWithTheOutputsIsKept(t *testing.T) {
 	suite.Long(t, "how long Updates are kept; see TestStackKeepsTheUpdateWithItsOutputs")
 	s := newFixture(t)
@@ -319,8 +365,12 @@ func TestObjectsAreMadeOfOutputs(t *testing.T) {
 		Annotations: annotations(map[string]any{
 			autov1alpha1.SecretOutputsAnnotation: []string{"token"}, autov1alpha1.OutputNamesAnnotation: map[string]string{"odd_name": "odd name"},
 			autov1alpha1.ShownOutputsAnnotation: map[string]any{"partly": "[secret]"}, autov1alpha1.OmittedOutputsAnnotation: []string{"huge"},
+			autov1alpha1.UnknownOutputsAnnotation: []string{"unknown"},
 		}),
 	}
+	complete := stored.DeepCopy()
+	delete(complete.Annotations, autov1alpha1.OmittedOutputsAnnotation)
+	delete(complete.Annotations, autov1alpha1.UnknownOutputsAnnotation)
 	key := func(change func(*pulumiv1.OutputKey)) []pulumiv1.OutputKey {
 		key := pulumiv1.OutputKey{Key: "k"}
 		change(&key)
@@ -361,6 +411,7 @@ func TestObjectsAreMadeOfOutputs(t *testing.T) {
 		"a path into a missing output":      {keys: optional(at("none", `a`)), want: "-"},
 		"a missing output":                  {keys: output("none"), reason: pulumiv1.OutputNotFoundReason},
 		"an output that is too large":       {keys: optional(output("huge")), reason: pulumiv1.OutputsTooLargeReason},
+		"an output that is not known":       {keys: optional(output("unknown")), reason: pulumiv1.OutputNotFoundReason},
 		"a secret":                          {keys: output("token"), want: "s3cret"},
 		"a secret in a ConfigMap":           {kind: pulumiv1.OutputConfigMap, keys: output("token"), reason: pulumiv1.OutputSecretReason},
 		"a secret, optional":                {kind: pulumiv1.OutputConfigMap, keys: optional(output("token")), reason: pulumiv1.OutputSecretReason},
@@ -372,7 +423,11 @@ func TestObjectsAreMadeOfOutputs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			object, problem := newOutputTable(stored).render(&pulumiv1.Stack{}, &pulumiv1.OutputObject{Kind: test.kind, Name: "o", Keys: test.keys})
+			outputs := stored
+			if test.keys[0].All {
+				outputs = complete
+			}
+			object, problem := newOutputTable(outputs).render(&pulumiv1.Stack{}, &pulumiv1.OutputObject{Kind: test.kind, Name: "o", Keys: test.keys})
 			if test.reason != "" {
 				g.Expect(problem).NotTo(BeNil())
 				g.Expect(problem.reason).To(Equal(test.reason))
@@ -391,10 +446,30 @@ func TestObjectsAreMadeOfOutputs(t *testing.T) {
 		pulumiv1.OutputSecret:    {"list", "number", "odd_name", "partly", "text", "token", "true"},
 		pulumiv1.OutputConfigMap: {"list", "number", "odd_name", "text", "true"},
 	} {
-		object, problem := newOutputTable(stored).render(&pulumiv1.Stack{}, &pulumiv1.OutputObject{Kind: kind, Name: "o"})
+		object, problem := newOutputTable(complete).render(&pulumiv1.Stack{}, &pulumiv1.OutputObject{Kind: kind, Name: "o"})
 		g := NewWithT(t)
 		g.Expect(problem).To(BeNil())
 		g.Expect(slices.Sorted(maps.Keys(object.Data))).To(Equal(want))
+	}
+}
+
+// Otherwise a key would be gone from the object although the stack still has the output.
+func TestObjectWithAllOutputsIsNotWrittenWithoutThoseThatHaveNoValue(t *testing.T) {
+	for annotation, reason := range map[string]string{
+		autov1alpha1.OmittedOutputsAnnotation: pulumiv1.OutputsTooLargeReason, autov1alpha1.UnknownOutputsAnnotation: pulumiv1.OutputNotFoundReason,
+	} {
+		for _, kind := range []pulumiv1.OutputObjectKind{pulumiv1.OutputSecret, pulumiv1.OutputConfigMap} {
+			for _, keys := range [][]pulumiv1.OutputKey{nil, {{Key: "values.yaml", All: true}}} {
+				g := NewWithT(t)
+				table := newOutputTable(&corev1.Secret{Data: map[string][]byte{"a": []byte(`"x"`)}, ObjectMeta: metav1.ObjectMeta{
+					Annotations: map[string]string{autov1alpha1.SecretOutputsAnnotation: "[]", annotation: `["certificate"]`},
+				}})
+				object, problem := table.render(&pulumiv1.Stack{}, &pulumiv1.OutputObject{Kind: kind, Name: "o", Keys: keys})
+				g.Expect(object).To(BeNil())
+				g.Expect(problem.reason).To(Equal(reason))
+				g.Expect(problem.message).To(ContainSubstring(`"certificate"`))
+			}
+		}
 	}
 }
 

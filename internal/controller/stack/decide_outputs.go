@@ -24,16 +24,16 @@ const firstOutputsWait = 5 * time.Second
 
 // outputObjects is what is known of the objects of spec.outputs.
 type outputObjects struct {
-	// used is true when other Stacks have them as inputs. source is the Update that set the outputs; nil when there is none, and not looked for
+	// used is true when other Stacks have them as inputs, and awaited when one of these waits for an input. source is the Update that set the outputs; nil when there is none, and not looked for
 	// when they are neither used nor written.
-	used   bool
-	source *pulumiv1.StoredOutputs
+	used, awaited bool
+	source        *pulumiv1.StoredOutputs
 	// edited has those that are gone, or are not as they were written.
 	edited []pulumiv1.WrittenOutputObject
 	// tried is true when they were written in this reconcile, as far as there is no problem.
 	tried   bool
 	problem *outputProblem
-	// lost is true when the outputs are needed and no longer stored.
+	// lost is true when the outputs are needed and no longer stored: the Secret that source names is gone.
 	lost bool
 	// values is the Secret with the outputs, if it was read already.
 	values *corev1.Secret
@@ -103,19 +103,30 @@ func writesOutputs(o observation) bool {
 }
 
 // needsOutputs reports whether an update has to run because outputs that are to be written, or that other Stacks have as inputs, are stored
-// nowhere: the Updates that had them are gone.
+// nowhere: the Updates that had them, or their Secrets, are gone. It returns false after an update whose outputs could not be stored: only a human can tell when
+// those of another one can.
 func needsOutputs(o observation) bool {
 	last := o.stack.Status.LastUpdate
-	if o.stack.Spec.Preview || last == nil || last.State != pulumiv1.StackUpdateSucceeded {
+	if o.stack.Spec.Preview || o.stack.Status.OutputsNotStored != "" || last == nil || last.State != pulumiv1.StackUpdateSucceeded {
 		return false
 	}
 	writes := len(o.stack.Spec.Outputs) > 0 && (o.outputs.lost || o.outputs.source == nil && !outputsAreWritten(o))
-	return writes || o.outputs.used && o.outputs.source == nil
+	return writes || o.outputs.used && (o.outputs.lost || o.outputs.source == nil)
+}
+
+// notStored returns the problem that the outputs of the last update are not stored; nil when they are.
+func notStored(stack *pulumiv1.Stack) *outputProblem {
+	why := stack.Status.OutputsNotStored
+	if why == "" {
+		return nil
+	}
+	return &outputProblem{reason: pulumiv1.OutputsNotWrittenReason, message: "the outputs of the last update are not stored, and those of an earlier " +
+		"one stay: " + why + ". When Secrets can be created again, request an update"}
 }
 
 // showOutputProblem returns the decision with the problem of the outputs, for a Stack that would be ready without it.
 func showOutputProblem(o observation, d decision) decision {
-	problem := o.outputs.problem
+	problem := cmp.Or(o.outputs.problem, notStored(o.stack))
 	staysReady := d.action == actionReady || d.quiet && (d.action == actionWait || d.action == actionAwaitApproval || d.action == actionHold)
 	if problem == nil || !staysReady {
 		return d

@@ -275,8 +275,8 @@ func translateCommits(o *observation) {
 // known. inputs.ValueIDs hashes the values, and observeInputs reads them when an object has another version. What an update used is recorded by
 // the Update controller (startAndFollow in internal/controller/update/act.go), and then by recordResult.
 func newInputValues(o observation, recorded pulumiv1.UpdateInputs) string {
-	if recorded.InputValuesDigest == "" {
-		return ""
+	if recorded.InputValuesDigest == "" && len(o.inputs.values) > 0 {
+		return "The inputs of the last update are not known"
 	}
 	changed := inputs.Changed(o.inputs.values, recorded.InputValuesDigest)
 	switch {

@@ -65,7 +65,7 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 	if err := r.observeDriftCheck(ctx, o, updates); err != nil {
 		return err
 	}
-	if o.outputs.used, err = inputs.AreUsed(ctx, r, o.stack, r.Scope); err != nil {
+	if o.outputs.used, o.outputs.awaited, err = inputs.AreUsed(ctx, r, o.stack, r.Scope); err != nil {
 		return err
 	}
 	if o.outputs.used || len(o.stack.Spec.Outputs) > 0 {

@@ -120,13 +120,20 @@ func (r *Reconciler) observeInputs(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// hasNewVersions reports whether one of the versions is not recorded for the last update, or for the plan.
+// hasNewVersions reports whether one of the versions is not recorded for the last update, or for the plan, or nothing is.
 func (o *observation) hasNewVersions(versions []references.Version) bool {
 	last, plan := o.stack.Status.LastUpdate, o.stack.Status.Plan
 	isNew := func(recorded *pulumiv1.InputsWithoutCommit) bool {
 		return recorded.InputValuesDigest != "" && len(references.NotIn(versions, recorded.InputVersionsDigest)) > 0
 	}
-	return last != nil && isNew(&last.InputsWithoutCommit) || plan != nil && isNew(&plan.InputsWithoutCommit)
+	return last != nil && isNew(&last.InputsWithoutCommit) || plan != nil && isNew(&plan.InputsWithoutCommit) || hasUnknownInputs(o.stack)
+}
+
+// hasUnknownInputs reports whether nothing is recorded for the last update, which succeeded, or for the plan: the controller ended before it
+// could. Then the values are read, and count as others than those that nobody knows.
+func hasUnknownInputs(stack *pulumiv1.Stack) bool {
+	last, plan := stack.Status.LastUpdate, stack.Status.Plan
+	return last != nil && last.State == pulumiv1.StackUpdateSucceeded && last.InputValuesDigest == "" || plan != nil && plan.InputValuesDigest == ""
 }
 
 // readInputs returns what identifies the values, none if a value is missing, may not be used, or is no value. It does not read again what

@@ -137,6 +137,43 @@ func TestOnlyAnotherValueOfAnInputIsAReasonForAnUpdate(t *testing.T) {
 	s.Expect(conditions.IsReady(user)).To(BeTrue())
 }
 
+// A controller that ends, or cannot write a status, right after an agent has started an operation does not record what the inputs were.
+func TestInputsAreComparedAfterAnUpdateThatDidNotRecordThem(t *testing.T) {
+	s := newFixture(t)
+	network := s.dependent("network")
+	s.give(network, networkOutputs, "token")
+	user := s.dependent("app", takes(output("network:vpcId", "network", "vpcId")))
+	s.await(user, working)
+	first := user.Status.CurrentUpdate.Name
+	s.setUpdate(user, func(update *autov1alpha1.Update) { started(update); succeeded(update) })
+	s.await(user, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.CurrentUpdate != nil && stack.Status.CurrentUpdate.Name != first
+	})
+	s.Expect(s.message()).To(Equal("The inputs of the last update are not known"))
+	s.setUpdate(user, func(update *autov1alpha1.Update) { started(update); succeeded(update) })
+	s.await(user, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.CurrentUpdate == nil && conditions.IsReady(stack)
+	})
+	known := user.Status.LastUpdate.InputValuesDigest
+	s.Expect(known).NotTo(BeEmpty())
+
+	s.request(user)
+	s.await(user, working)
+	s.setUpdate(user, func(update *autov1alpha1.Update) { started(update); succeeded(update) })
+	s.await(user, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.CurrentUpdate == nil && conditions.IsReady(stack)
+	})
+	s.Expect(user.Status.LastUpdate.InputValuesDigest).To(Equal(known), "what is known is kept")
+	updates := len(s.updates())
+	other := maps.Clone(networkOutputs)
+	other["vpcId"] = `"vpc-2"`
+	s.request(network)
+	s.give(network, other, "token")
+	s.await(user, working)
+	s.Expect(s.message()).To(Equal("Input network:vpcId changed"))
+	s.Expect(s.updates()).To(HaveLen(updates + 2))
+}
+
 func TestInputWithADefaultNeedsNoStackUntilThereIsOne(t *testing.T) {
 	s := newFixture(t)
 	input := output("network:vpcId", "network", "vpcId")
@@ -177,9 +214,43 @@ func TestOutputsThatOthersUseAreKeptAndMadeAgain(t *testing.T) {
 	s.await(network, working)
 	s.Expect(s.message()).To(Equal("The outputs are no longer stored"))
 	s.give(network, networkOutputs, "token")
-	used, err := inputs.AreUsed(t.Context(), userReader{s.client}, network, references.Scope{})
+	used, _, err := inputs.AreUsed(t.Context(), userReader{s.client}, network, references.Scope{})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(used).To(BeTrue())
+}
+
+func TestOutputsThatAnUpdateWaitsForAreMadeAgainWhenTheirSecretIsGone(t *testing.T) {
+	s := newFixture(t)
+	network := s.dependent("network")
+	s.give(network, networkOutputs, "token")
+	app := s.dependent("app", takes(output("network:vpcId", "network", "vpcId")))
+	s.take(app)
+	s.request(network)
+	s.give(network, networkOutputs, "token")
+	s.await(app, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.CurrentUpdate == nil && conditions.IsReady(stack)
+	})
+	s.Expect(s.requests.looked.Load()).To(BeZero(), "nobody waits for them")
+
+	before := network.Status.StoredOutputs
+	s.Expect(s.client.Delete(t.Context(), &corev1.Secret{Namespace: s.namespace, Name: before.Secret})).To(Succeed())
+	s.request(app)
+	s.await(app, working)
+	s.setUpdate(app, func(update *autov1alpha1.Update) {
+		conditions.MarkFalse(update, autov1alpha1.UpdateProgressing, pulumiv1.InputNotFoundReason, "the secret is gone")
+	})
+	s.await(network, working)
+	again := &autov1alpha1.Update{}
+	s.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: network.Status.CurrentUpdate.Name}, again)).To(Succeed())
+	s.Expect(*again.Spec.Message).To(Equal("The outputs are no longer stored"))
+	s.storeOutputs(again, networkOutputs, "token")
+	s.await(network, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.StoredOutputs.UID == again.UID && stack.Status.CurrentUpdate == nil
+	})
+	s.Consistently(func() bool {
+		s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(network), network)).To(Succeed())
+		return network.Status.CurrentUpdate == nil && conditions.IsReady(network)
+	}, "500ms").Should(BeTrue(), "once is enough, although the update still waits")
 }
 
 // userReader lists all Stacks of a namespace, as if an index had them.

@@ -61,10 +61,10 @@ func (r *Reconciler) readOutputsOf(ctx context.Context, namespace string, update
 	return secret, nil
 }
 
-// givesOutputs reports whether the Update is one that sets the outputs of the stack, and succeeded.
+// givesOutputs reports whether the Update is one that sets the outputs of the stack, succeeded, and has them, if there are any.
 func givesOutputs(update *autov1alpha1.Update) bool {
 	kind := update.Spec.Type
-	return update.IsComplete() && !update.HasFailed() && !isDriftCheck(update) && !update.SavesPlan() &&
+	return update.IsComplete() && !update.HasFailed() && !isDriftCheck(update) && !update.SavesPlan() && update.Status.OutputsNotStored == "" &&
 		(kind == autov1alpha1.UpdateTypeUp || kind == autov1alpha1.UpdateTypeRefresh)
 }
 

@@ -315,7 +315,10 @@ func (r *Reconciler) record(ctx context.Context, o *observation) (ended *endedUp
 	followGeneration(o.stack)
 	ended.result = o.stack.Status.LastUpdate
 	o.update, o.now = nil, time.Now()
-	if o.held != nil {
+	if hasUnknownInputs(o.stack) {
+		err = r.observeInputs(ctx, o)
+	}
+	if err == nil && o.held != nil {
 		// What a held Stack has is what it ran last.
 		o.held, o.sourceProblem = nil, nil
 		err = r.observeSource(ctx, o)

@@ -80,12 +80,15 @@ func (t *outputTable) render(stack *pulumiv1.Stack, wanted *pulumiv1.OutputObjec
 	return object, nil
 }
 
-// allKeys returns a key for each output that the kind of object can have.
+// allKeys returns a key for each output that the kind of object can have, also for those without a value.
 func (t *outputTable) allKeys(kind pulumiv1.OutputObjectKind) (keys []pulumiv1.OutputKey) {
 	for _, name := range slices.Sorted(maps.Keys(t.Values)) {
 		if kind != pulumiv1.OutputConfigMap || !t.Secret[name] {
 			keys = append(keys, pulumiv1.OutputKey{Key: t.Keys[name], Output: name})
 		}
+	}
+	for _, name := range t.Without() {
+		keys = append(keys, pulumiv1.OutputKey{Key: name, Output: name})
 	}
 	return keys
 }
@@ -100,6 +103,7 @@ func (t *outputTable) value(kind pulumiv1.OutputObjectKind, key *pulumiv1.Output
 	}
 	value, err := t.Value(key.Output, key.Path)
 	notFound, isMissing := errors.AsType[*stackoutputs.NotFoundError](err)
+	unknown, isUnknown := errors.AsType[*stackoutputs.UnknownError](err)
 	tooLarge, isTooLarge := errors.AsType[*stackoutputs.TooLargeError](err)
 	switch {
 	case err == nil:
@@ -108,6 +112,8 @@ func (t *outputTable) value(kind pulumiv1.OutputObjectKind, key *pulumiv1.Output
 		return nil, nil
 	case isMissing:
 		return nil, &outputProblem{reason: pulumiv1.OutputNotFoundReason, message: notFound.Error()}
+	case isUnknown:
+		return nil, &outputProblem{reason: pulumiv1.OutputNotFoundReason, message: unknown.Error()}
 	case isTooLarge:
 		return nil, &outputProblem{reason: pulumiv1.OutputsTooLargeReason, message: tooLarge.Error()}
 	}
@@ -127,6 +133,9 @@ func format(value []byte, as pulumiv1.OutputFormat) []byte {
 
 // all returns a JSON object with all outputs that the kind of object can have.
 func (t *outputTable) all(kind pulumiv1.OutputObjectKind) ([]byte, *outputProblem) {
+	for _, name := range t.Without() {
+		return t.value(kind, &pulumiv1.OutputKey{Output: name})
+	}
 	size := 0
 	var names []string
 	for name, value := range t.Values {

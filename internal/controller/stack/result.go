@@ -44,8 +44,8 @@ func recordResult(stack *pulumiv1.Stack, update *autov1alpha1.Update, outputs *c
 	// wrong: the cache may be behind the API server or, if somebody edited the Workspace, be about other objects. So a change causes at most
 	// one unnecessary update.
 	last.ReferencesDigest = references.Union(current.ReferencesDigest, update.Status.ReferencesDigest)
-	// The values that the Update read when it started; those of an Update that did not start are those that it was created for.
-	if update.Status.StartTime != nil {
+	// The values that the Update read when it started; if these are not known, those that it was created for.
+	if update.Status.InputValuesDigest != "" {
 		last.InputValuesDigest, last.InputVersionsDigest = update.Status.InputValuesDigest, update.Status.InputVersionsDigest
 	}
 	if current.First && update.HasFailed() && update.Status.NotRun {
@@ -93,12 +93,14 @@ func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.S
 func recordSuccess(stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate, outputs *corev1.Secret) {
 	switch update.Spec.Type {
 	case autov1alpha1.UpdateTypeDestroy:
-		stack.Status.Outputs, stack.Status.StoredOutputs = nil, nil
+		stack.Status.Outputs, stack.Status.StoredOutputs, stack.Status.OutputsNotStored = nil, nil, ""
 		stack.Status.Deployed = false
 		stack.Status.LastAppliedRevision, stack.Status.LastAppliedOriginRevision = "", ""
 	case autov1alpha1.UpdateTypePreview:
 	default:
-		stack.Status.Outputs, stack.Status.StoredOutputs = shownOutputs(outputs), sourceOfOutputs(update)
+		if stack.Status.OutputsNotStored = update.Status.OutputsNotStored; givesOutputs(update) {
+			stack.Status.Outputs, stack.Status.StoredOutputs = shownOutputs(outputs), sourceOfOutputs(update)
+		}
 		stack.Status.LastAppliedRevision = current.Revision
 		stack.Status.LastAppliedOriginRevision = events.OriginRevision(current.Revision, commitOfUpdate(update))
 	}

@@ -66,7 +66,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&pulumiv1.Stack{}, r.requestsFor(dependencyIndex), builder.WithPredicates(dependencyChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForDependencies), builder.WithPredicates(dependentChanged)).
 		// A Stack whose outputs are stored nowhere has to be updated when another Stack has them as inputs.
-		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForInputs), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForInputs), builder.WithPredicates(
+			predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, updated(beganToAwait)))).
 		// An expression may read any field, and the creation of a Stack matters to those for which it only has to exist.
 		Watches(&pulumiv1.Stack{}, r.requestsFor(readyExprIndex), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&autov1alpha1.StackRollout{}, handler.Funcs{
@@ -335,6 +336,11 @@ var workspaceChanged = updatedOrDeleted(func(before, after *autov1alpha1.Workspa
 	return workspaceFailureOf(before) != workspaceFailureOf(after) || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
 		informercache.IsTooLarge(before) != informercache.IsTooLarge(after)
 })
+
+// beganToAwait reports whether an update of the Stack waits for an input since this change.
+func beganToAwait(before, after *pulumiv1.Stack) bool {
+	return !inputs.Awaits(before) && inputs.Awaits(after)
+}
 
 // dependentChanged passes a Stack that was deleted, is being deleted, or has other dependencies than before.
 var dependentChanged = updatedOrDeleted(func(before, after *pulumiv1.Stack) bool {

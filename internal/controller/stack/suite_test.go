@@ -115,7 +115,7 @@ func newFixture(t *testing.T, changes ...func(*Reconciler)) *fixture {
 	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, autov1alpha1.AddToScheme, pulumiv1.AddToScheme} {
 		g.Expect(add(scheme)).To(Succeed())
 	}
-	s := &fixture{WithT: g, t: t, requests: requestLog{mu: &sync.Mutex{}, read: &[]string{}, objects: &[]string{}}}
+	s := &fixture{WithT: g, t: t, requests: requestLog{mu: &sync.Mutex{}, read: &[]string{}, objects: &[]string{}, looked: &atomic.Int32{}}}
 	s.client, err = client.New(cluster.Config(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	namespace := &corev1.Namespace{GenerateName: "stack-"}
@@ -153,7 +153,7 @@ func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8
 	s.t.Helper()
 	config := rest.CopyConfig(cluster.Config())
 	config.Wrap(func(transport http.RoundTripper) http.RoundTripper {
-		return conflicts{RoundTripper: requestLog{RoundTripper: transport, mu: s.requests.mu, read: s.requests.read, objects: s.requests.objects}, on: &s.conflicting}
+		return conflicts{RoundTripper: requestLog{RoundTripper: transport, mu: s.requests.mu, read: s.requests.read, objects: s.requests.objects, looked: s.requests.looked}, on: &s.conflicting}
 	})
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,
@@ -221,6 +221,8 @@ type requestLog struct {
 	http.RoundTripper
 	mu            *sync.Mutex
 	read, objects *[]string
+	// looked counts the requests for the metadata of Secrets with outputs.
+	looked *atomic.Int32
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -230,6 +232,9 @@ func (l requestLog) RoundTrip(request *http.Request) (*http.Response, error) {
 		l.mu.Lock()
 		*l.read = append(*l.read, request.Method+" "+request.URL.String())
 		l.mu.Unlock()
+	}
+	if strings.HasSuffix(path, autov1alpha1.OutputsSecretSuffix) && strings.Contains(request.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		l.looked.Add(1)
 	}
 	if strings.Contains(path, "/kustomizations") || strings.Contains(path, "/widgets") {
 		l.mu.Lock()

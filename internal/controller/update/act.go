@@ -87,6 +87,11 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 		if left := d.hiddenFor(o); left > 0 {
 			return ctrl.Result{RequeueAfter: left}, nil
 		}
+		if o.outputs.tried {
+			// The operation does not count as succeeded before its outputs are stored.
+			markProgressing(o.update, o.agent.operation)
+			o.update.Status.State = autov1alpha1.UpdateStateRunning
+		}
 		markWaiting(o.update, d.reason, d.message)
 	}
 	return comeBack(d), patch.Status(ctx, r, before, o.update)
@@ -100,16 +105,48 @@ func comeBack(d decision) ctrl.Result {
 // startAndFollow starts the operation, which happens once (see once.go), and watches it. If the agent does not start it, the observation has the reason afterwards, and nothing
 // else has happened.
 func (r *Reconciler) startAndFollow(ctx context.Context, o *observation, d decision) (ctrl.Result, error) {
-	if err := r.claim(ctx, o.update); err != nil {
+	claimed, err := r.identifyInputs(ctx, o)
+	if err != nil {
+		return r.notStarted(o, err)
+	}
+	if err := r.claim(ctx, o.update, claimed); err != nil {
 		return ctrl.Result{}, err
 	}
 	before := o.update.DeepCopy()
-	if o.startError = r.start(ctx, o); o.startError != nil {
-		o.delivery, o.deliveryRead = r.background.lastDelivery(o.update), true
-		return ctrl.Result{}, nil
+	if err := r.start(ctx, o); err != nil {
+		return r.notStarted(o, err)
 	}
 	r.ensureWatched(o.update)
 	return comeBack(d), patch.Status(ctx, r, before, o.update)
+}
+
+// notStarted adds to the observation why the operation was not started.
+func (r *Reconciler) notStarted(o *observation, err error) (ctrl.Result, error) {
+	o.startError = err
+	o.delivery, o.deliveryRead = r.background.lastDelivery(o.update), true
+	return ctrl.Result{}, nil
+}
+
+// identifyInputs returns the annotations that identify the values of the inputs in the request. It also adds the key of the hashes to a request
+// about a plan.
+func (r *Reconciler) identifyInputs(ctx context.Context, o *observation) (map[string]string, error) {
+	if o.request.GetPlan() == nil && len(o.inputs.items) == 0 {
+		return nil, nil
+	}
+	key, err := hashkey.Keys{APIReader: r.APIReader, Writer: r.Client}.Of(ctx, o.workspace)
+	if err != nil {
+		return nil, err
+	}
+	if o.request.GetPlan() != nil {
+		o.request.Plan.Key = key
+	}
+	if len(o.inputs.items) == 0 {
+		return nil, nil
+	}
+	return map[string]string{
+		pulumiv1.InputValuesDigestAnnotation:   inputs.Digest(inputs.ValueIDs(key, o.inputs.items)),
+		pulumiv1.InputVersionsDigestAnnotation: o.inputs.versions,
+	}, nil
 }
 
 // start asks the agent to start the operation, and sets the status afterwards. If the controller ends in between, the next one finds the
@@ -118,15 +155,6 @@ func (r *Reconciler) start(ctx context.Context, o *observation) error {
 	agent, err := r.Runtime.Wake(ctx, o.workspace)
 	if err != nil {
 		return err
-	}
-	var key []byte
-	if o.request.GetPlan() != nil || len(o.inputs.items) > 0 {
-		if key, err = (hashkey.Keys{APIReader: r.APIReader, Writer: r.Client}).Of(ctx, o.workspace); err != nil {
-			return err
-		}
-	}
-	if o.request.GetPlan() != nil {
-		o.request.Plan.Key = key
 	}
 	operation, err := agent.StartOperation(ctx, o.request)
 	if refusal := (*client.Error)(nil); errors.As(err, &refusal) {
@@ -142,10 +170,6 @@ func (r *Reconciler) start(ctx context.Context, o *observation) error {
 	r.Metrics.Started(o.update)
 	markProgressing(o.update, operation)
 	o.update.Status.ReferencesDigest = o.references
-	if len(o.inputs.items) > 0 {
-		o.update.Status.InputValuesDigest = inputs.Digest(inputs.ValueIDs(key, o.inputs.items))
-		o.update.Status.InputVersionsDigest = o.inputs.versions
-	}
 	if o.source != nil {
 		o.update.Status.Revision = o.source.Revision
 	}
@@ -191,22 +215,17 @@ func (r *Reconciler) cancel(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// record completes the Update with the result of its operation. The outputs are stored first. The agent keeps the result until it is in the
-// status, so any step that fails here is repeated.
+// record completes the Update with the result of its operation. The agent keeps the result until it is in the status, so a step that fails
+// here is repeated.
 func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o *observation) (ctrl.Result, error) {
-	operation, problem := o.agent.operation, ""
-	if hasOutputs(operation) && o.update.DeletionTimestamp.IsZero() {
-		name, missing, err := r.storeOutputs(ctx, o.update, operation)
-		switch leftover := errors.Is(err, errLeftoverOutputs); {
-		case leftover && o.now.Sub(operation.GetEndTime().AsTime()) < leftoverTimeout:
-			// No watch reports what the garbage collector removed, so only time brings the Update back.
-			return ctrl.Result{RequeueAfter: leftoverInterval}, nil
-		case leftover:
-			missing = "the outputs are not stored: " + err.Error()
-		case err != nil:
-			return ctrl.Result{}, err
+	operation, problem := o.agent.operation, o.outputs.omitted
+	o.update.Status.Outputs = o.outputs.secret
+	if hasOutputs(operation) && o.outputs.secret == "" {
+		why := "the update was deleted"
+		if o.outputs.err != nil {
+			why = o.outputs.err.Error()
 		}
-		o.update.Status.Outputs, problem = name, missing
+		o.update.Status.OutputsNotStored, problem = why, "the outputs are not stored: "+why
 	}
 	markResult(o.update, operation, problem)
 	o.update.Status.Plan = o.stored.plan

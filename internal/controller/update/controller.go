@@ -167,7 +167,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return result, err
 }
 
-// decideAndAct decides and acts. Three actions add to what is known, and then it decides again: each of them at most once, because it is not
+// decideAndAct decides and acts. Some actions add to what is known, and then it decides again: each of them at most once, because it is not
 // chosen for what it has added.
 func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Result, error) {
 	var err error
@@ -184,6 +184,8 @@ func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Res
 			agent, failed := r.Runtime.Wake(ctx, o.workspace)
 			o.woken = &connection{agent, failed}
 			err = r.observeAgent(ctx, o)
+		case actionStoreOutputs:
+			o.outputs = r.storeOutputs(ctx, o.update, o.agent.operation)
 		case actionStart:
 			var result ctrl.Result
 			if result, err = r.startAndFollow(ctx, o, d); err != nil || o.startError == nil {

@@ -72,6 +72,8 @@ const (
 	actionDeliverPlan action = "deliver plan"
 	// actionStorePlan brings the plan that an operation saved from the agent into Secrets.
 	actionStorePlan action = "store plan"
+	// actionStoreOutputs puts the outputs of the stack into a Secret. Then the controller decides again.
+	actionStoreOutputs action = "store outputs"
 	// actionWait shows what the operation waits for.
 	actionWait action = "wait"
 )
@@ -235,6 +237,8 @@ func decideOnOperation(o *observation) decision {
 		return interrupted("the workspace was replaced while the operation ran; its outcome is not known")
 	case savesPlan(o.update, o.agent.operation):
 		return decideOnStorage(o)
+	case hasOutputs(o.agent.operation):
+		return decideOnOutputs(o)
 	case o.agent.operation.GetState().Final():
 		return decision{action: actionRecord, wake: byNothing}
 	case pulumiv1.CancelRequested(o.update):

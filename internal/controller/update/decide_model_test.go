@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
@@ -29,7 +30,8 @@ var (
 	modelDeletions  = []string{"kept", "cancelled", "deleted", "deleted a while ago", "deleted long ago"}
 	modelWorkspaces = []string{"none", "ready", "ready for an earlier generation", "without status", "not ready", "incompatible", "going", "going, not ready"}
 	modelAgents     = []string{"knows nothing", "none", "rests", "rests although it was woken", "unavailable", "denies", "an operation", "the end of an operation",
-		"a plan", "a plan that is stored", "a plan that is not stored yet", "a plan that is too large", "a plan that is not there"}
+		"a plan", "a plan that is stored", "a plan that is not stored yet", "a plan that is too large", "a plan that is not there",
+		"outputs", "outputs that are stored", "outputs that are not stored yet", "outputs that were not stored for long", "outputs in place of which there are others"}
 	modelArtifacts = []string{"ready", "fetching", "NotFound", "Integrity", "TooLarge", "Unavailable", "Unusable", "pending", "watched", "missing", "forbidden"}
 	modelRequests  = []string{"complete", "turn not asked for", "not its turn", "secret missing", "input missing", "not shared", "invalid", "not readable", "plan stale", "not approved", "not approved yet"}
 	modelWaits     = []string{"", autov1alpha1.UpdateTransientFailureReason, pulumiv1.SecretNotFoundReason, pulumiv1.ArtifactDigestMismatchReason,
@@ -74,7 +76,7 @@ func modelSpaces(visit func(*modelState)) {
 			each(known, &s.agent, func() {
 				s.operation = agentpb.OperationState_OPERATION_STATE_UNSPECIFIED
 				switch {
-				case s.hasPlan():
+				case s.hasPlan(), s.hasOutputs():
 					s.operation = agentpb.OperationState_OPERATION_STATE_SUCCEEDED
 				case s.hasOperation():
 					each(operations, &s.operation, next)
@@ -112,7 +114,15 @@ func modelSpaces(visit func(*modelState)) {
 }
 
 func (s *modelState) hasOperation() bool {
-	return strings.HasSuffix(s.agent, "an operation") || s.hasPlan()
+	return strings.HasSuffix(s.agent, "an operation") || s.hasPlan() || s.hasOutputs()
+}
+
+// hasOutputs reports whether the operation of the agent has succeeded and has outputs.
+func (s *modelState) hasOutputs() bool { return strings.HasPrefix(s.agent, "outputs") }
+
+// keepsOutputs reports whether there is more to do to keep those outputs.
+func (s *modelState) keepsOutputs() bool {
+	return (s.agent == "outputs" || s.agent == "outputs that are not stored yet") && !strings.HasPrefix(s.deletion, "deleted")
 }
 
 // hasPlan reports whether the operation of the agent has succeeded and is one that saves a plan.
@@ -189,6 +199,24 @@ func (m *modelObjects) observe(s *modelState) *observation {
 			o.stored.err = client.ErrTooLarge
 		case "a plan that is not there":
 			o.agent.operation.Plan = nil
+		}
+	}
+	if s.hasOutputs() {
+		o.agent.operation = once(m.operations, -1, func() *agentpb.Operation {
+			return &agentpb.Operation{State: s.operation, Kind: agentpb.OperationKind_OPERATION_KIND_UP, EndTime: timestamppb.New(testTime),
+				Outputs: map[string]*agentpb.Output{"url": {}}}
+		})
+		o.outputs.tried = s.agent != "outputs"
+		switch s.agent {
+		case "outputs that are stored":
+			o.outputs.secret = "up-stack-outputs"
+		case "outputs that are not stored yet", "outputs that were not stored for long":
+			o.outputs.err = errors.New("denied")
+		case "outputs in place of which there are others":
+			o.outputs.err = errForeignOutputs
+		}
+		if s.agent == "outputs that were not stored for long" {
+			o.now = testTime.Add(storeTimeout + time.Second)
 		}
 	}
 	if s.ahead {
@@ -311,7 +339,8 @@ func (s *modelState) wakes(d decision) bool {
 		return d.after > 0
 	case byDecision:
 		// What was asked for is not asked for again, so the decisions of a reconcile come to an end.
-		return d.action == actionWake && s.agent == "rests" || d.action == actionQueue && s.request == "turn not asked for"
+		return d.action == actionWake && s.agent == "rests" || d.action == actionQueue && s.request == "turn not asked for" ||
+			d.action == actionStoreOutputs && s.agent == "outputs"
 	case byNothing:
 		return slices.Contains([]action{actionFinish, actionRecord, actionFinalize}, d.action)
 	}
@@ -336,7 +365,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	final, isDeleted := s.hasOperation() && s.operation.Final(), s.deletion != "kept"
 	starts, finishes := d.action == actionStart, d.action == actionFinish
 	permanent := s.request == "invalid" || s.artifact == "forbidden" || s.request == "plan stale" || s.request == "not approved" || s.unusablePlan()
-	recorded := !s.hasPlan() || s.agent == "a plan that is stored" || strings.HasPrefix(s.deletion, "deleted")
+	recorded := !s.hasPlan() && !s.keepsOutputs() || s.agent == "a plan that is stored" || strings.HasPrefix(s.deletion, "deleted")
 	promise(s.wakes(d), "every decision is followed by something that wakes the Update")
 	promise(d.after >= 0 && d.after <= longestWait, "no time is negative, and none is longer than a delivery may take")
 	promise((d.action == actionFinalize) == s.complete(), "a complete Update is neither run nor written again")
@@ -349,6 +378,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise((d.action == actionQueue) == (s.startable() && s.request == "turn not asked for"), "only what can start asks for a slot")
 	promise((d.action == actionRecord) == (ours && final && recorded && (s.workspace != "none")), "every result of an agent is recorded, and nothing else is")
 	promise(d.action != actionStorePlan || s.hasPlan() && !recorded && !s.unusablePlan(), "a plan is stored once")
+	promise((d.action == actionStoreOutputs) == (ours && s.workspace != "none" && s.keepsOutputs() && s.agent == "outputs"), "outputs are stored before the agent forgets them")
 	promise(!ours || !s.hasOperation() || final || d.action == actionFollow || d.action == actionCancel, "what runs is followed to its end")
 	promise((d.action == actionCancel) == (ours && isDeleted && s.hasOperation() && !final), "a deletion or a request cancels what runs, and nothing else does")
 	promise(!finishes || s.nothingRuns(), "nothing that may run is given up")
@@ -420,7 +450,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 		t.Errorf("%d of %d states: %s", count, states, name)
 	}
 	for _, expected := range []action{actionFinalize, actionFinish, actionRecord, actionFollow, actionCancel, actionReconnect, actionStart, actionWait,
-		actionStorePlan, actionRepeat, actionQueue, actionWake} {
+		actionStorePlan, actionStoreOutputs, actionRepeat, actionQueue, actionWake} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(begin).Round(time.Millisecond), reached)

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// planStoreTimeout bounds how long a plan waits until it can be stored. The agent keeps the plan meanwhile.
-	planStoreTimeout = 10 * time.Minute
-	// planRetryInterval and planRetryLimit are the shortest and the longest time between two attempts to store a plan.
-	planRetryInterval = 2 * time.Second
-	planRetryLimit    = time.Minute
+	// storeTimeout bounds how long a plan, or outputs, wait until they can be stored. The agent keeps them meanwhile.
+	storeTimeout = 10 * time.Minute
+	// storeRetryInterval and storeRetryLimit are the shortest and the longest time between two attempts to store them.
+	storeRetryInterval = 2 * time.Second
+	storeRetryLimit    = time.Minute
 )
 
 // savesPlan reports whether the operation succeeded and has a plan to store.
@@ -35,19 +35,33 @@ func decideOnStorage(o *observation) decision {
 		return decision{action: actionStorePlan, message: "the plan is being stored", wake: byDelivery, after: 2 * planTimeout}
 	case errors.Is(err, client.ErrTooLarge):
 		return finish(autov1alpha1.PlanTooLargeReason, "the plan is too large to be kept: "+err.Error()+". Use `enforce: Inputs`, which needs no file of Pulumi")
-	case ended != nil && o.now.Sub(ended.AsTime()) > planStoreTimeout:
+	case ended != nil && o.now.Sub(ended.AsTime()) > storeTimeout:
 		return finish(autov1alpha1.UpdateFailedReason, "the plan was made and cannot be stored: "+err.Error())
 	default:
-		since := planRetryInterval
+		since := storeRetryInterval
 		if ended != nil {
 			since = o.now.Sub(ended.AsTime())
 		}
-		delay := backoff.Proportional(since, planRetryInterval, planRetryLimit)
+		delay := backoff.Proportional(since, storeRetryInterval, storeRetryLimit)
 		message := "the plan cannot be stored, which is tried again: " + err.Error()
 		if left := backoff.Left(delay, o.stored.at, o.now); left > 0 {
 			return retryAfter(autov1alpha1.UpdateTransientFailureReason, message, left)
 		}
 		return decision{action: actionStorePlan, message: message, wake: byDelivery, after: 2 * planTimeout}
+	}
+}
+
+// decideOnOutputs stores the outputs of an operation that succeeded before its result is recorded, because the agent forgets them then.
+func decideOnOutputs(o *observation) decision {
+	since := o.now.Sub(o.agent.operation.GetEndTime().AsTime())
+	switch err := o.outputs.err; {
+	case !o.outputs.tried:
+		return decision{action: actionStoreOutputs, wake: byDecision}
+	case err == nil, errors.Is(err, errForeignOutputs), since > storeTimeout:
+		return decision{action: actionRecord, wake: byNothing}
+	default:
+		return retryAfter(autov1alpha1.UpdateTransientFailureReason, "the outputs cannot be stored, which is tried again: "+err.Error(),
+			backoff.Proportional(since, storeRetryInterval, storeRetryLimit))
 	}
 }
 

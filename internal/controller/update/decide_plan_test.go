@@ -94,7 +94,7 @@ func TestPlanThatCannotBeStoredIsGivenUpInTheEnd(t *testing.T) {
 	waits := look(time.Minute, storedPlan{err: client.ErrUnavailable, at: testTime})
 	g.Expect(waits.action).To(Equal(actionWait))
 	g.Expect(waits.after).To(BeNumerically(">", 0))
-	givesUp := look(planStoreTimeout+time.Second, storedPlan{err: client.ErrUnavailable, at: testTime})
+	givesUp := look(storeTimeout+time.Second, storedPlan{err: client.ErrUnavailable, at: testTime})
 	g.Expect(givesUp.action).To(Equal(actionFinish))
 	g.Expect(givesUp.reason).To(Equal(autov1alpha1.UpdateFailedReason))
 }

@@ -1,6 +1,7 @@
 package update
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"sync/atomic"
@@ -10,7 +11,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
@@ -117,6 +120,7 @@ func TestSecretOfSomebodyElseIsNotOverwritten(t *testing.T) {
 	s.Expect(done).To(haveSucceeded())
 	s.Expect(done.Status.Outputs).To(BeEmpty())
 	s.Expect(done.Status.Message).To(ContainSubstring("does not belong to this update"))
+	s.Expect(done.Status.OutputsNotStored).To(HavePrefix(`secret "up-stack-outputs" exists and does not belong to this update`))
 	secret := &corev1.Secret{}
 	s.Expect(s.client.Get(t.Context(), s.key("up-stack-outputs"), secret)).To(Succeed())
 	s.Expect(secret.Data).To(HaveKeyWithValue("url", []byte("theirs")))
@@ -134,7 +138,7 @@ func TestOutputsThatSomebodyElseStoredAreNotThoseOfTheUpdate(t *testing.T) {
 	done := s.finished(update)
 	s.Expect(done).To(haveSucceeded())
 	s.Expect(done.Status.Outputs).To(BeEmpty())
-	s.Expect(done.Status.Message).To(ContainSubstring("exists and has other content"))
+	s.Expect(done.Status.OutputsNotStored).To(ContainSubstring("exists and has other content"))
 }
 
 func TestOutputsWaitUntilThoseOfAnEarlierUpdateAreRemoved(t *testing.T) {
@@ -147,7 +151,7 @@ func TestOutputsWaitUntilThoseOfAnEarlierUpdateAreRemoved(t *testing.T) {
 	s.startController()
 	update := s.newUpdate("up")
 	s.Eventually(func() []*agentpb.StartOperationRequest { return s.agents.script.requests() }).Should(HaveLen(1))
-	s.Eventually(s.log.String).Should(ContainSubstring(`"action": "record"`))
+	s.Eventually(s.log.String).Should(ContainSubstring(`"action": "store outputs"`))
 	current, err := s.current(update)()
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(current.IsComplete()).To(BeFalse())
@@ -155,6 +159,43 @@ func TestOutputsWaitUntilThoseOfAnEarlierUpdateAreRemoved(t *testing.T) {
 	s.Expect(s.client.Delete(t.Context(), leftover)).To(Succeed()) // as the garbage collector does
 	s.Expect(s.finished(update).Status.Outputs).To(Equal("up-stack-outputs"))
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+}
+
+func TestOutputsThatAreDeniedAreStoredInTheEnd(t *testing.T) {
+	for name, denial := range map[string]error{
+		"denied":           apierrors.NewForbidden(corev1.Resource("secrets"), "up-stack-outputs", errors.New("exceeded quota")),
+		"malformed":        apierrors.NewBadRequest("admission webhook denied the request"),
+		"webhook is down":  apierrors.NewInternalError(errors.New("failed calling webhook")),
+		"server is unwell": apierrors.NewServiceUnavailable("not now"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newFixture(t)
+			var admitted atomic.Bool
+			s.refuse = func(object ctrlclient.Object) error {
+				if _, isSecret := object.(*corev1.Secret); isSecret && !admitted.Load() {
+					return denial
+				}
+				return nil
+			}
+			workspace := s.newReadyWorkspace("app")
+			s.agents.script.returns(outputs)
+			s.startController()
+			update := s.newUpdate("up")
+			s.Eventually(s.current(update)).Should(HaveField("Status.Message", "the outputs cannot be stored, which is tried again: "+denial.Error()))
+			current, err := s.current(update)()
+			s.Expect(err).NotTo(HaveOccurred())
+			s.Expect(current).To(And(beProgressing(), HaveField("Status.State", autov1alpha1.UpdateStateRunning)), "the agent still has the outputs")
+
+			admitted.Store(true)
+			// The next attempt is due after storeRetryInterval or later; this makes it due now.
+			s.touch(workspace)
+			done := s.finished(update)
+			s.Expect(done).To(haveSucceeded())
+			s.Expect(done.Status.Outputs).To(Equal("up-stack-outputs"))
+			s.Expect(done.Status.OutputsNotStored).To(BeEmpty())
+			s.Expect(done.Status.Message).To(Equal("done"))
+		})
+	}
 }
 
 func TestSecretsAppearNowhere(t *testing.T) {

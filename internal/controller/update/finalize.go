@@ -41,7 +41,10 @@ func (r *Reconciler) finalize(ctx context.Context, update *autov1alpha1.Update) 
 			}
 			ctrl.LoggerFrom(ctx).Info("the agent did not forget the operation; it removes old ones itself", "error", err.Error())
 		}
-		if err := r.patchFinalizers(ctx, update, controllerutil.RemoveFinalizer); err != nil {
+		removed := func(update *autov1alpha1.Update) bool {
+			return controllerutil.RemoveFinalizer(update, pulumiv1.Finalizer)
+		}
+		if err := r.patchMetadata(ctx, update, removed); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
@@ -67,14 +70,14 @@ func (r *Reconciler) forgetOperation(ctx context.Context, update *autov1alpha1.U
 	return agent.ForgetOperation(ctx, string(update.UID))
 }
 
-// patchFinalizers changes the list of finalizers with an optimistic lock, because a patch replaces the whole list.
-func (r *Reconciler) patchFinalizers(ctx context.Context, update *autov1alpha1.Update, change func(ctrlclient.Object, string) bool) error {
+// patchMetadata writes what change changes in the metadata, with an optimistic lock, because a patch replaces the whole list of finalizers.
+func (r *Reconciler) patchMetadata(ctx context.Context, update *autov1alpha1.Update, change func(*autov1alpha1.Update) (changed bool)) error {
 	before := update.DeepCopy()
-	if !change(update, pulumiv1.Finalizer) {
+	if !change(update) {
 		return nil
 	}
 	if err := patch.Object(ctx, r.Client, before, update); err != nil {
-		return fmt.Errorf("write the finalizers: %w", err)
+		return fmt.Errorf("write the metadata: %w", err)
 	}
 	return nil
 }
@@ -118,7 +121,7 @@ func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update)
 	}
 	isInput := true
 	if r.Shard == nil { // otherwise the cache may lack the Stacks that have it as an input
-		isInput, err = inputs.AreUsed(ctx, r, stack, r.Scope)
+		isInput, _, err = inputs.AreUsed(ctx, r, stack, r.Scope)
 	}
 	return awaits(stack, update) || stack.KeepsOutputsOf(update, isInput), err
 }

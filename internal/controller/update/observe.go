@@ -63,6 +63,8 @@ type observation struct {
 	plan planView
 	// stored is how the last attempt to store the plan of an operation that succeeded ended, if the operation saves one.
 	stored storedPlan
+	// outputs is how the attempt to store the outputs of an operation that succeeded ended, see actionStoreOutputs.
+	outputs storedOutputs
 
 	// startError is why the agent does not start the operation: it does not have the artifact, which is known before Secrets and ConfigMaps
 	// are read, or it refused the request. Only then delivery is read: how the last attempt to deliver the artifact or the plan ended.

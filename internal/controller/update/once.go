@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -72,11 +73,20 @@ var errChanged = errors.New("the update changed since it was read")
 
 // claim makes sure that an operation is started only for what the API server knows right now, and adds the finalizer to the Update, because
 // from here on a deletion has to end the operation. An Update that is complete, or was started, must not be started again because a cache
-// is behind.
-func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update) error {
+// is behind. The annotations identify what the operation is started with: the next controller takes them from the Update if this one ends before
+// it writes the start into the status.
+func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update, annotations map[string]string) error {
+	mark := func(update *autov1alpha1.Update) bool {
+		changed := controllerutil.AddFinalizer(update, pulumiv1.Finalizer)
+		for name, value := range annotations {
+			changed = changed || update.GetAnnotations()[name] != value
+			metav1.SetMetaDataAnnotation(&update.ObjectMeta, name, value)
+		}
+		return changed
+	}
 	if !controllerutil.ContainsFinalizer(update, pulumiv1.Finalizer) {
 		// The optimistic lock makes this fail when the Update is not what the cache says.
-		return r.patchFinalizers(ctx, update, controllerutil.AddFinalizer)
+		return r.patchMetadata(ctx, update, mark)
 	}
 	live := &autov1alpha1.Update{}
 	if err := r.APIReader.Get(ctx, ctrlclient.ObjectKeyFromObject(update), live); err != nil {
@@ -88,5 +98,5 @@ func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update) err
 	// Other changes that the cache missed do not matter, and must not make the write of the start fail: only this reconcile knows which
 	// versions of Secrets and ConfigMaps it has read.
 	live.DeepCopyInto(update)
-	return nil
+	return r.patchMetadata(ctx, update, mark) // only if an earlier attempt had other values
 }

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,12 +26,8 @@ import (
 )
 
 const (
-	// leftoverTimeout bounds the wait for the garbage collector to remove the outputs of an earlier Update of the same name; leftoverInterval
-	// is the time between two checks.
-	leftoverTimeout  = 2 * time.Minute
-	leftoverInterval = 2 * time.Second
-	// maxOutputsAnnotations bounds, in bytes, the annotations about the outputs that are stored, and maxOmittedAnnotation the annotation about
-	// the others. An object has at most 256 KiB of annotations.
+	// maxOutputsAnnotations bounds, in bytes, the annotations about the outputs that are stored, and maxOmittedAnnotation each of the two
+	// annotations about the others. An object has at most 256 KiB of annotations.
 	maxOutputsAnnotations = 160 << 10
 	maxOmittedAnnotation  = 32 << 10
 	// secretMask is shown in place of the value of an output, as JSON.
@@ -42,8 +37,22 @@ const (
 	nameLength   = 64
 )
 
-// errLeftoverOutputs reports that the Secret of an earlier Update of the same name still exists.
-var errLeftoverOutputs = errors.New("the outputs of an earlier update of the same name are not removed yet")
+var (
+	// errLeftoverOutputs reports that the Secret of an earlier Update of the same name still exists. The garbage collector removes it.
+	errLeftoverOutputs = errors.New("the outputs of an earlier update of the same name are not removed yet")
+	// errForeignOutputs reports that a Secret of the same name exists that somebody else has made. Nothing removes it.
+	errForeignOutputs = errors.New("it is not overwritten")
+)
+
+// storedOutputs is how an attempt to store the outputs of an operation ended.
+type storedOutputs struct {
+	// tried is false as long as there was none.
+	tried bool
+	// secret is the name of the Secret. omitted says which outputs are not in it, and why; it is empty when all are.
+	secret, omitted string
+	// err is why there is no Secret.
+	err error
+}
 
 // mayHaveOutputs reports whether the outputs of the operation are kept, if it has any. The outputs of a preview are not real, and a stack
 // that was destroyed has none any longer.
@@ -57,43 +66,43 @@ func hasOutputs(operation *agentpb.Operation) bool {
 	return mayHaveOutputs(operation) && len(operation.GetOutputs()) > 0
 }
 
-// storeOutputs puts as many outputs as fit into the Secret of the Update, and returns the name of the Secret. If the API server will never
-// accept the Secret, nothing is stored, but the operation still counts as succeeded. problem says which outputs are not
-// stored, and why; it is empty if all are. Storing twice changes nothing: the Secret is immutable, so a Secret of this very Update has its outputs.
-func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Update, operation *agentpb.Operation) (name, problem string, err error) {
+// storeOutputs puts as many outputs as fit into the Secret of the Update. Storing twice changes nothing: the Secret is immutable, so a Secret
+// of this very Update has its outputs.
+func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Update, operation *agentpb.Operation) storedOutputs {
 	chosen := chooseOutputs(operation.GetOutputs())
 	secret, err := outputsSecret(update, chosen)
-	if err != nil {
-		return "", "", err
+	if err == nil {
+		err = r.createOutputs(ctx, update, secret)
 	}
-	err = r.Create(ctx, secret, patch.FieldOwner)
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		owner, err := r.ownerOf(ctx, update.Namespace, secret.Name)
-		switch {
-		case err != nil:
-			return "", "", err
-		case owner.UID == update.UID:
-			// An earlier attempt stored it, or somebody who may create Secrets was faster.
-			same, err := r.isStored(ctx, update, secret)
-			if err != nil {
-				return "", "", err
-			}
-			if !same {
-				return "", fmt.Sprintf("the outputs are not stored: secret %q exists and has other content", secret.Name), nil
-			}
-		case owner.Kind == autov1alpha1.UpdateKind && owner.Name == update.Name:
-			return "", "", errLeftoverOutputs
-		default:
-			return "", fmt.Sprintf("the outputs are not stored: secret %q exists and does not belong to this update", secret.Name), nil
-		}
-	case patch.IsRefused(err):
-		return "", "the outputs are not stored: " + err.Error(), nil
-	case err != nil:
-		return "", "", fmt.Errorf("store the outputs: %w", err)
+	if err != nil {
+		return storedOutputs{tried: true, err: err}
 	}
 	r.RecentOutputs.add(update, secret)
-	return secret.Name, chosen.problem(secret.Name), nil
+	return storedOutputs{tried: true, secret: secret.Name, omitted: chosen.problem(secret.Name)}
+}
+
+// createOutputs creates the Secret with the outputs, unless an earlier attempt has. The error is errForeignOutputs if the Secret is somebody
+// else's; after any other error, another attempt may succeed.
+func (r *Reconciler) createOutputs(ctx context.Context, update *autov1alpha1.Update, secret *corev1.Secret) error {
+	err := r.Create(ctx, secret, patch.FieldOwner)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	owner, err := r.ownerOf(ctx, update.Namespace, secret.Name)
+	switch {
+	case err != nil:
+		return err
+	case owner.UID == update.UID:
+		// An earlier attempt stored it, or somebody who may create Secrets was faster.
+		same, err := r.isStored(ctx, update, secret)
+		if err != nil || same {
+			return err
+		}
+		return fmt.Errorf("secret %q exists and has other content: %w", secret.Name, errForeignOutputs)
+	case owner.Kind == autov1alpha1.UpdateKind && owner.Name == update.Name:
+		return errLeftoverOutputs
+	}
+	return fmt.Errorf("secret %q exists and does not belong to this update: %w", secret.Name, errForeignOutputs)
 }
 
 // ownerOf returns the controller reference of an existing Secret. It reads only the metadata, and not the outputs.
@@ -148,8 +157,8 @@ type outputChoice struct {
 	outputs map[string]*agentpb.Output
 	// keys maps the name of each output that the Secret holds to its key in the Secret.
 	keys map[string]string
-	// omitted are the names of the other outputs, sorted.
-	omitted []string
+	// omitted are the names of the outputs that do not fit, and unknown the names of those whose values Pulumi does not know, sorted.
+	omitted, unknown []string
 }
 
 // chooseOutputs chooses the outputs that fit into a Secret, the smallest first, so that few outputs are omitted, and the same each time.
@@ -162,6 +171,11 @@ func chooseOutputs(outputs map[string]*agentpb.Output) *outputChoice {
 	for _, name := range names {
 		output, key := outputs[name], chosen.keys[name]
 		needs, description := len(key)+len(output.GetValue()), descriptionSize(name, key, output)
+		if output.GetUnknown() {
+			delete(chosen.keys, name)
+			chosen.unknown = append(chosen.unknown, name)
+			continue
+		}
 		if output.GetOmitted() || size+needs > corev1.MaxSecretSize || described+description > maxOutputsAnnotations {
 			delete(chosen.keys, name)
 			chosen.omitted = append(chosen.omitted, name)
@@ -170,6 +184,7 @@ func chooseOutputs(outputs map[string]*agentpb.Output) *outputChoice {
 		size, described = size+needs, described+description
 	}
 	slices.Sort(chosen.omitted)
+	slices.Sort(chosen.unknown)
 	return chosen
 }
 
@@ -191,9 +206,9 @@ func descriptionSize(name, key string, output *agentpb.Output) int {
 }
 
 // annotations describe what the keys of the Secret do not: which outputs are secret, what to show of those with secret parts, the names that are not valid keys, and the names of
-// the omitted outputs, as far as they fit into maxOmittedAnnotation.
+// the omitted outputs and of the unknown ones, as far as they fit into maxOmittedAnnotation.
 func (c *outputChoice) annotations() (map[string]string, error) {
-	secret, names, omitted, shown := []string{}, map[string]string{}, []string{}, map[string]json.RawMessage{}
+	secret, names, shown := []string{}, map[string]string{}, map[string]json.RawMessage{}
 	for name, key := range c.keys {
 		if c.outputs[name].GetSecret() {
 			secret = append(secret, key)
@@ -210,13 +225,6 @@ func (c *outputChoice) annotations() (map[string]string, error) {
 		}
 	}
 	slices.Sort(secret)
-	size := 0
-	for _, name := range c.omitted {
-		if size += descriptionSize(name, "", nil); size > maxOmittedAnnotation {
-			break
-		}
-		omitted = append(omitted, name)
-	}
 	values := map[string]any{autov1alpha1.SecretOutputsAnnotation: secret}
 	if len(shown) > 0 {
 		values[autov1alpha1.ShownOutputsAnnotation] = shown
@@ -224,8 +232,10 @@ func (c *outputChoice) annotations() (map[string]string, error) {
 	if len(names) > 0 {
 		values[autov1alpha1.OutputNamesAnnotation] = names
 	}
-	if len(c.omitted) > 0 {
-		values[autov1alpha1.OmittedOutputsAnnotation] = omitted
+	for annotation, list := range map[string][]string{autov1alpha1.OmittedOutputsAnnotation: c.omitted, autov1alpha1.UnknownOutputsAnnotation: c.unknown} {
+		if len(list) > 0 {
+			values[annotation] = fitting(list)
+		}
 	}
 	annotations := map[string]string{}
 	for annotation, value := range values {
@@ -236,6 +246,17 @@ func (c *outputChoice) annotations() (map[string]string, error) {
 		annotations[annotation] = string(encoded)
 	}
 	return annotations, nil
+}
+
+// fitting returns the first of the names that fit into maxOmittedAnnotation together.
+func fitting(names []string) []string {
+	size := 0
+	for i, name := range names {
+		if size += descriptionSize(name, "", nil); size > maxOmittedAnnotation {
+			return names[:i]
+		}
+	}
+	return names
 }
 
 // problem says which outputs are not in the Secret; empty when all are.

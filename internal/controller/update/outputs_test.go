@@ -31,6 +31,16 @@ func TestWhatIsShownOfAnOutputIsBesideItsValue(t *testing.T) {
 	g.Expect(annotations).To(HaveKeyWithValue(autov1alpha1.SecretOutputsAnnotation, `[]`))
 }
 
+func TestOutputsThatAreNotKnownAreNamed(t *testing.T) {
+	g := NewWithT(t)
+	chosen := chooseOutputs(map[string]*agentpb.Output{"url": {Value: []byte(`1`)}, "ip": {Omitted: true, Unknown: true}, "a b": {Omitted: true, Unknown: true}})
+	annotations, err := chosen.annotations()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(annotations).To(Equal(map[string]string{autov1alpha1.SecretOutputsAnnotation: `[]`, autov1alpha1.UnknownOutputsAnnotation: `["a b","ip"]`}))
+	g.Expect(chosen.keys).To(Equal(map[string]string{"url": "url"}))
+	g.Expect(chosen.problem("x")).To(BeEmpty(), "there is room for them")
+}
+
 func TestOutputKeys(t *testing.T) {
 	tests := map[string]struct {
 		names []string

@@ -6,6 +6,7 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,7 +14,10 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/controller/hashkey"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
 	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 func TestRestartInTheMiddleOfAnOperationChangesNothingForIt(t *testing.T) {
@@ -75,6 +79,49 @@ func TestOperationWhoseStartWasNotRecordedIsFound(t *testing.T) {
 	release()
 	s.Expect(s.finished(update)).To(haveSucceeded())
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+}
+
+func TestOperationWhoseStartWasNotRecordedHasTheInputsThatItWasStartedWith(t *testing.T) {
+	s := newFixture(t)
+	settings := &corev1.ConfigMap{Namespace: s.namespace, Name: "settings", Labels: watchedLabels, Data: map[string]string{"size": "1"}}
+	s.Expect(s.client.Create(t.Context(), settings)).To(Succeed())
+	workspace := s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
+		workspace.Spec.Local = &autov1alpha1.LocalSource{}
+		workspace.Spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Inputs: []autov1alpha1.Input{
+			{Key: "size", ConfigMap: &autov1alpha1.KeyReference{Name: "settings", Key: "size"}},
+		}}}
+	})
+	release := s.agents.script.blocks()
+	s.refuse = func(object ctrlclient.Object) error {
+		if update, ok := object.(*autov1alpha1.Update); ok && update.HasStarted() {
+			return apierrors.NewServiceUnavailable("not now")
+		}
+		return nil
+	}
+	stop := s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.agents.script.requests).Should(HaveLen(1))
+	stop()
+	current, err := s.current(update)()
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(current.HasStarted()).To(BeFalse())
+
+	version := references.VersionOf(references.ConfigMap, settings)
+	settings.Data["size"] = "2"
+	s.Expect(s.client.Update(t.Context(), settings)).To(Succeed())
+	s.refuse = nil
+	s.startController()
+	s.Eventually(s.current(update)).Should(beProgressing())
+	release()
+	done := s.finished(update)
+	s.Expect(done).To(haveSucceeded())
+	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+	key, err := hashkey.Keys{APIReader: s.client}.Of(t.Context(), workspace)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(done.Status.InputValuesDigest).To(Equal(inputs.Digest(inputs.ValueIDs(key, []*agentpb.ConfigItem{
+		{Key: "size", Value: &agentpb.ConfigItem_Text{Text: "1"}},
+	}))))
+	s.Expect(done.Status.InputVersionsDigest).To(Equal(references.Digest([]references.Version{version})))
 }
 
 // tellsNobody makes watches fail, so that an agent ends without reporting its operation, as an agent does that is killed.
@@ -153,13 +200,13 @@ func TestOperationIsNotStartedForAnOldStateOfTheUpdate(t *testing.T) {
 			r := &Reconciler{Client: s.client, APIReader: s.client}
 			update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Finalizers = finalizers })
 			old := update.DeepCopy()
-			s.Expect(r.claim(t.Context(), update)).To(Succeed())
+			s.Expect(r.claim(t.Context(), update, nil)).To(Succeed())
 			s.Expect(update.Finalizers).To(ConsistOf(pulumiv1.Finalizer))
 
 			before := update.DeepCopy()
 			markFailed(update, autov1alpha1.CanceledReason, testTime, "over")
 			s.Expect(s.client.Status().Patch(t.Context(), update, ctrlclient.MergeFrom(before))).To(Succeed())
-			err := r.claim(t.Context(), old)
+			err := r.claim(t.Context(), old, nil)
 			s.Expect(err).To(Or(MatchError(errChanged), WithTransform(apierrors.IsConflict, BeTrue())))
 		})
 	}

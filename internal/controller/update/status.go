@@ -112,6 +112,9 @@ func showOperation(update *autov1alpha1.Update, operation *agentpb.Operation) {
 			started = metav1.NewTime(operation.GetStartTime().AsTime()).Rfc3339Copy()
 		}
 		status.StartTime = &started
+		// What the operation was started with, see claim.
+		status.InputValuesDigest = update.Annotations[pulumiv1.InputValuesDigestAnnotation]
+		status.InputVersionsDigest = update.Annotations[pulumiv1.InputVersionsDigestAnnotation]
 	}
 	if project := operation.GetProject(); project != nil {
 		status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: project.GetName(), Runtime: project.GetRuntime(), NeedsProgram: project.GetNeedsProgram()}

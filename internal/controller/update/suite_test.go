@@ -84,6 +84,8 @@ type fixture struct {
 	maxOperations int
 	// others are namespaces that the controller serves too.
 	others []string
+	// refuse is asked before an object is created, and before its status is written; nil refuses nothing.
+	refuse func(ctrlclient.Object) error
 	// log has all that the controller logged, at every level.
 	log *logBuffer
 }
@@ -148,7 +150,7 @@ func (s *fixture) startController() (stop func()) {
 	s.Expect(informercache.AddIndexes(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
 	s.Expect(inputs.AddIndex(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
 	s.Expect((&Reconciler{
-		Client:        mgr.GetClient(),
+		Client:        refusingClient{mgr.GetClient(), s.refuse},
 		APIReader:     mgr.GetAPIReader(),
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
 		Runtime:       s.agents,
@@ -180,6 +182,39 @@ func (s *fixture) startController() (stop func()) {
 		}
 	})
 	return stop
+}
+
+// refusingClient is a client of an API server that does not admit some objects.
+type refusingClient struct {
+	ctrlclient.Client
+	refuse func(ctrlclient.Object) error
+}
+
+func (c refusingClient) Create(ctx context.Context, object ctrlclient.Object, options ...ctrlclient.CreateOption) error {
+	if c.refuse != nil {
+		if err := c.refuse(object); err != nil {
+			return err
+		}
+	}
+	return c.Client.Create(ctx, object, options...)
+}
+
+func (c refusingClient) Status() ctrlclient.SubResourceWriter {
+	return refusingStatus{c.Client.Status(), c.refuse}
+}
+
+type refusingStatus struct {
+	ctrlclient.SubResourceWriter
+	refuse func(ctrlclient.Object) error
+}
+
+func (c refusingStatus) Patch(ctx context.Context, object ctrlclient.Object, patch ctrlclient.Patch, options ...ctrlclient.SubResourcePatchOption) error {
+	if c.refuse != nil {
+		if err := c.refuse(object); err != nil {
+			return err
+		}
+	}
+	return c.SubResourceWriter.Patch(ctx, object, patch, options...)
 }
 
 // logBuffer is a buffer that may be read while it is written.

@@ -18,6 +18,7 @@ var statusRows = []row{
 	added("leftStacks[].backend", "`spec.backend` of that time, without credentials.", "stack.TestPulumiStacksThatAreLeftAreRecorded", statusTyped),
 	added("outputObjects", "The Secrets and ConfigMaps of `spec.outputs` that were written.", "stack.TestOutputsAreWrittenBeforeTheStackIsReadyAndFollowIt", statusTyped),
 	added("storedOutputs", "Where all outputs are, for the inputs of other Stacks.", "stack.TestOutputsThatOthersUseAreKeptAndMadeAgain", statusTyped),
+	added("outputsNotStored", "Why the outputs of the last update are not stored.", "stack.TestOutputsThatCouldNotBeStoredChangeNoObject", statusTyped),
 	added("plan", "What is to be changed, for a Stack with `spec.approval`.", "e2e.TestPlanWaitsForItsApprovalAndIsCarriedOut", statusTyped),
 	added("drift", "What was changed outside of Pulumi.", "e2e.TestDriftIsReportedWhenTwoChecksSeeTheSame", statusTyped),
 	{
