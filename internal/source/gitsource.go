@@ -152,6 +152,7 @@ func (s *GitSubscriber) Subscribe(query GitQuery) (*Artifact, error) {
 	return &Artifact{
 		Namespace: query.Waiter.Namespace, Revision: found.revision.String(), Maker: &gitCommit{s.git, query.Waiter.Namespace, repo, found.revision.SHA},
 		Published: found.since,
+		Watched:   true,
 		Origin:    autov1alpha1.UpdateSource{Git: commit, Commit: s.git.describe(repo, found.revision)},
 		Verification: Verification{Impossible: true,
 			Problem: "the repository in spec.projectRepo is not verified: use a GitRepository of Flux with spec.verify, and name it in spec.fluxSource"},
