@@ -97,7 +97,7 @@ func failureOfGit(err *git.Error, repo gitRepository) *gitFailure {
 	known, ok := gitFailures[err.Kind]
 	if !ok {
 		failure := unavailable("%s", err.Message)
-		failure.detail = err.Detail
+		failure.retryAfter, failure.detail = err.RetryAfter, err.Detail
 		return failure
 	}
 	advice := known.advice

@@ -61,6 +61,7 @@ type Git struct {
 	subscribers []*GitSubscriber
 	// descriptions has a CommitInfo by the key of the commit in its repository.
 	descriptions *lru.Cache
+	pauses       *pauses
 	// wake wakes the loop when something is due earlier than the loop expects.
 	wake chan struct{}
 
@@ -84,6 +85,7 @@ func newGit(options GitOptions, with gitClient, clock clock.WithTicker) *Git {
 		clock:         clock,
 		concurrent:    gitConcurrency,
 		descriptions:  lru.New(maxDescriptions),
+		pauses:        newPauses(clock),
 		wake:          make(chan struct{}, 1),
 		polls:         map[repositoryKey]*poll{},
 		subscriptions: map[subscriptionKey]*subscription{},
