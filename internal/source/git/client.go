@@ -84,6 +84,9 @@ type Client struct {
 	decryptions *fairqueue.Pool
 	// window and preparation are throughput.Window and preparationTime outside of tests.
 	window, preparation time.Duration
+	// tokenSettling and tokenWaits are the constant and defaultTokenWaits outside of tests.
+	tokenSettling time.Duration
+	tokenWaits    []time.Duration
 }
 
 // NewClient creates a client. It reads the proxy variables of the environment; later changes have no effect.
@@ -94,7 +97,7 @@ func NewClient(options Options) *Client {
 	proxies := httpproxy.FromEnvironment()
 	return &Client{options: options, transport: newTransport(options.AllowLocalAddresses, proxies), proxies: proxies, apps: newAppTokens(),
 		memory: newMemory(options.Limits), searches: fairqueue.NewPool(concurrentSearches), decryptions: fairqueue.NewPool(1),
-		window: throughput.Window, preparation: preparationTime}
+		window: throughput.Window, preparation: preparationTime, tokenSettling: tokenSettling, tokenWaits: defaultTokenWaits()}
 }
 
 // Remote is a repository and how to reach it.
@@ -205,6 +208,8 @@ type repository struct {
 	remote   Remote
 	endpoint endpoint
 	secrets  *secrets
+	// tokenIssued is when the token of a GitHub App was obtained that is sent to the server; zero without one.
+	tokenIssued time.Time
 	// limits are what is left of the client's limits, which a repository and its submodules share.
 	limits archive.Limits
 }

@@ -97,7 +97,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap returns the Error of the submodule, or the reason why the context ended.
+// Unwrap returns the Error of the submodule, the reason why the context ended, or errNewToken.
 func (e *Error) Unwrap() error { return e.cause }
 
 // knownError is a failure whose kind does not depend on where it happens.
