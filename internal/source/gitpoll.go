@@ -44,6 +44,7 @@ type poll struct {
 	key        repositoryKey
 	repo       gitRepository
 	ref        string
+	nameOnly   bool
 	host       string
 	references []references.Key
 
@@ -182,7 +183,11 @@ func (g *Git) ask(ctx context.Context, p *poll) (result pollResult) {
 		return pollResult{failure: failure, remoteKey: key}
 	}
 	remote.Namespace = p.holder
-	revision, err := g.client.Resolve(ctx, remote, p.ref)
+	resolve := g.client.Resolve
+	if p.nameOnly {
+		resolve = g.client.ResolveName
+	}
+	revision, err := resolve(ctx, remote, p.ref)
 	failure := gitFailureOf(err, p.repo)
 	g.pauses.record(remote, failure, err)
 	return pollResult{revision: revision, failure: failure, remoteKey: key}

@@ -48,6 +48,7 @@ type GitOptions struct {
 // gitClient is the part of git.Client that a Git uses.
 type gitClient interface {
 	Resolve(ctx context.Context, remote git.Remote, ref string) (git.Revision, error)
+	ResolveName(ctx context.Context, remote git.Remote, ref string) (git.Revision, error)
 	Archive(ctx context.Context, remote git.Remote, sha string, w io.Writer) (git.Commit, error)
 }
 
@@ -117,6 +118,8 @@ type GitQuery struct {
 	// Source has the repository and, as Ref, a branch, a tag, or a hash, full or in part. The Secrets that it names are in the
 	// namespace of the Waiter.
 	Source *autov1alpha1.GitSource
+	// NameOnly says that the Ref is a name and never a hash, whatever its letters are.
+	NameOnly bool
 	// Interval is how old an answer may be; at least a second.
 	Interval time.Duration
 	// Token asks for an answer that is newer than the first call with this value. Empty asks for nothing.
@@ -140,7 +143,7 @@ func (s *GitSubscriber) Subscribe(query GitQuery) (*Artifact, error) {
 	}
 	repo := repositoryOf(query.Waiter.Namespace, query.Source)
 	found := answer{revision: git.Revision{SHA: strings.ToLower(query.Source.Ref)}}
-	if fullHash.MatchString(query.Source.Ref) {
+	if fullHash.MatchString(query.Source.Ref) && !query.NameOnly {
 		// There is nothing to poll.
 		s.Forget(query.Waiter)
 	} else {
@@ -197,7 +200,8 @@ func (s *GitSubscriber) Resolve(_ context.Context, stack *pulumiv1.Stack, live b
 		s.Forget(waiter)
 		return nil, err
 	}
-	found, err := s.Subscribe(GitQuery{Waiter: waiter, Source: from, Interval: stack.GetResyncInterval(), Token: requestToken(stack)})
+	found, err := s.Subscribe(GitQuery{
+		Waiter: waiter, Source: from, NameOnly: stack.Spec.Branch != "", Interval: stack.GetResyncInterval(), Token: requestToken(stack)})
 	if live {
 		s.git.pollSoon(subscriptionKey{s, waiter})
 	}

@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
+	"k8s.io/utils/lru"
 
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
@@ -80,6 +81,8 @@ type Client struct {
 	memory    *memory
 	// searches bounds how many histories are downloaded at the same time.
 	searches *fairqueue.Pool
+	// searched has the results of searches, by searchKey.
+	searched *lru.Cache
 	// decryptions lets one private key be decrypted at a time, which takes up to a second of processor time that nothing interrupts.
 	decryptions *fairqueue.Pool
 	// window and preparation are throughput.Window and preparationTime outside of tests.
@@ -96,7 +99,7 @@ func NewClient(options Options) *Client {
 	options.Limits = options.Limits.WithDefaults()
 	proxies := httpproxy.FromEnvironment()
 	return &Client{options: options, transport: newTransport(options.AllowLocalAddresses, proxies), proxies: proxies, apps: newAppTokens(),
-		memory: newMemory(options.Limits), searches: fairqueue.NewPool(concurrentSearches), decryptions: fairqueue.NewPool(1),
+		memory: newMemory(options.Limits), searches: fairqueue.NewPool(concurrentSearches), searched: lru.New(maxSearches), decryptions: fairqueue.NewPool(1),
 		window: throughput.Window, preparation: preparationTime, tokenSettling: tokenSettling, tokenWaits: defaultTokenWaits()}
 }
 
