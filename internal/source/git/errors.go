@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -97,7 +98,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap returns the Error of the submodule, the reason why the context ended, errNewToken or errOnlyTips.
+// Unwrap returns the Error of the submodule, the reason why the context ended, errNewToken, errOnlyTips, or that
+// the disk is full (syscall.ENOSPC).
 func (e *Error) Unwrap() error { return e.cause }
 
 // knownError is a failure whose kind does not depend on where it happens.
@@ -151,6 +153,11 @@ func (r *repository) failure(ctx context.Context, attempt string, err error) err
 	case errors.As(err, &said):
 		typed = r.fail(kindOfText(string(said)), "%s: the server says: %s", attempt, strings.TrimPrefix(r.secrets.foreign(string(said)), "ERROR: "))
 		typed.cause = causeOfText(string(said))
+		return typed
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		typed = r.fail(Other, "%s: the disk of the controller is full", attempt)
+		typed.cause = syscall.ENOSPC
 		return typed
 	}
 	kind, text := explainConnection(err)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 )
@@ -163,6 +164,9 @@ func (u *uploadPack) download(w want, attempt string) (packFile, error) {
 		limits.totalSize *= historyFactor
 	}
 	file, err := u.newPackFile(limits)
+	if errors.Is(err, syscall.ENOSPC) {
+		return packFile{}, u.failure(attempt, err)
+	}
 	if err != nil {
 		return packFile{}, u.fail(Other, "%s: no file on the controller's disk: %s", attempt, innermost(err))
 	}
