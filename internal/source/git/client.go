@@ -118,8 +118,9 @@ type Remote struct {
 	// KnownHosts are the host keys to accept over ssh, in the format of OpenSSH, in addition to the client's own.
 	KnownHosts []byte
 
-	// CA are PEM certificates to trust over https instead of the system's.
-	CA []byte
+	// CA are PEM certificates to trust over https instead of the system's, or in addition to them with TrustsSystem.
+	CA           []byte
+	TrustsSystem bool
 
 	// ClientCert and ClientKey are the PEM certificate and key to show over https; both or none.
 	ClientCert, ClientKey []byte
@@ -183,7 +184,7 @@ func (r Remote) Key() string {
 	}
 	// With quoted values, two different lists never give the same text.
 	digest := sha256.Sum256(fmt.Appendf(nil, "%q", []any{r.URL, r.Auth.PrivateKey, r.Auth.Passphrase, r.Auth.Token, r.Auth.BearerToken, r.Auth.Username,
-		r.Auth.Password, app, r.KnownHosts, r.CA, r.ClientCert, r.ClientKey, r.Proxy.Address, r.Proxy.Username, r.Proxy.Password, r.RecurseSubmodules}))
+		r.Auth.Password, app, r.KnownHosts, r.CA, r.TrustsSystem, r.ClientCert, r.ClientKey, r.Proxy.Address, r.Proxy.Username, r.Proxy.Password, r.RecurseSubmodules}))
 	return hex.EncodeToString(digest[:])
 }
 

@@ -71,7 +71,7 @@ var meanings = map[string]string{
 	"cannot find the stackrollouts that select namespaces":                                  "A new label of a Namespace may reach its StackRollouts only when they are reconciled the next time.",
 	"cannot find the stacks of a namespace":                                                 "A new label of a Namespace may reach its Stacks only when they are reconciled the next time.",
 	"cannot watch Namespaces, so nothing is selected by their labels: allow list and watch": "A StackRollout selects by the labels of Namespaces. Grant the controller the rights, or select by other means.",
-	"cannot watch Namespaces":                                                               "`error` says why. StackRollouts that select by the labels of Namespaces are stalled until the controller is started again.",
+	"cannot watch Namespaces":                                                               "`error` says why. StackRollouts that select by the labels of Namespaces wait. It is tried again every ten seconds.",
 	"cannot find the updates to reconcile":                                                  "A change may reach its Updates only when they are reconciled the next time.",
 	"cannot find the workspace of an update":                                                "The Workspace may learn of the Update only when it is reconciled the next time.",
 	"cannot read the update that an approval names":                                         "An Approval may wake its Stack only when the Stack is reconciled the next time.",
