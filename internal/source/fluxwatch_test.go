@@ -7,12 +7,15 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -27,6 +30,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 )
+
+// publishedAt is when all sources of these tests changed last.
+const publishedAt = "2026-01-01T00:00:00Z"
 
 // bundles has a kind of source, Bundle of bundles.example.com, on a real API server.
 type bundles struct {
@@ -47,6 +53,7 @@ func TestFluxOnARealAPIServer(t *testing.T) {
 	t.Run("what may only be read is read again and again", b.pollsWhatMayNotBeWatched)
 	t.Run("a watch that is refused is not trusted, and who relies on it asks", b.distrustsARefusedWatch)
 	t.Run("a source in a namespace that is not watched is read all the same", b.readsElsewhere)
+	t.Run("an artifact that is older than the last update is looked at twice", b.looksTwiceAtWhatIsOld)
 	t.Run("a version that goes away is replaced by the one that comes", b.followsTheServedVersion) // the last one: it changes the kind
 }
 
@@ -98,7 +105,7 @@ func (b *bundles) publish(t *testing.T, version, namespace, name, revision strin
 	object.SetName(name)
 	status, err := json.Marshal(map[string]any{"status": map[string]any{
 		"artifact": map[string]any{"url": "http://example.com/a.tar.gz", "digest": "sha256:" + revision, "revision": revision,
-			"path": "a", "lastUpdateTime": "2026-01-01T00:00:00Z"}}})
+			"path": "a", "lastUpdateTime": publishedAt}}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func() error { return client.IgnoreAlreadyExists(b.client.Create(t.Context(), object.DeepCopy())) }, patience).Should(Succeed())
 	g.Expect(b.client.Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", status))).To(Succeed())
@@ -135,6 +142,24 @@ type runningFlux struct {
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 	mu    sync.Mutex
 	open  []io.Closer // the watches
+	// frozen holds back what the API server sends to watches.
+	frozen atomic.Bool
+}
+
+// freezer is the body of a response that ends to deliver when it is frozen.
+type freezer struct {
+	io.ReadCloser
+	ctx    context.Context
+	frozen *atomic.Bool
+}
+
+func (f freezer) Read(p []byte) (int, error) {
+	n, err := f.ReadCloser.Read(p)
+	if f.frozen.Load() {
+		<-f.ctx.Done()
+		return 0, f.ctx.Err()
+	}
+	return n, err
 }
 
 // start runs a Flux as the user.
@@ -154,6 +179,7 @@ func (b *bundles) start(t *testing.T, user, namespace string) *runningFlux {
 				f.mu.Lock()
 				defer f.mu.Unlock()
 				f.open = append(f.open, response.Body)
+				response.Body = freezer{response.Body, request.Context(), &f.frozen}
 			}
 			return response, err
 		})
@@ -204,8 +230,8 @@ func (f *runningFlux) woken() (keys []string) {
 
 // offered is what a source offers.
 type offered struct {
-	revision, apiVersion string
-	watched              bool
+	Revision, APIVersion string
+	Watched              bool
 }
 
 func (f *runningFlux) offers(t *testing.T, stack *pulumiv1.Stack) func() (offered, error) {
@@ -267,6 +293,35 @@ func (b *bundles) readsElsewhere(t *testing.T) {
 	far.Spec.FluxSource.SourceRef.Name = "missing"
 	_, err := f.offers(t, far)()
 	g.Expect(problemIn(g, err)).To(And(HaveField("Reason", pulumiv1.SourceNotFoundReason), HaveField("Watched", false)))
+}
+
+func (b *bundles) looksTwiceAtWhatIsOld(t *testing.T) {
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(patience)
+	namespace := b.namespace(t)
+	stack := b.publish(t, "v1beta1", namespace, "a", "1")
+	f := b.start(t, "", "")
+	g.Eventually(f.offers(t, stack)).Should(Equal(offered{"1", "bundles.example.com/v1beta1", true}))
+	f.frozen.Store(true) // the cache is behind
+	b.publish(t, "v1beta1", namespace, "a", "2")
+	g.Expect(f.offers(t, stack)()).To(HaveField("Revision", "1"))
+
+	published, err := time.Parse(time.RFC3339, publishedAt)
+	g.Expect(err).NotTo(HaveOccurred())
+	ended := metav1.NewTime(published.Add(time.Minute))
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{LastAttemptedCommit: "sha256:2", LastResyncTime: ended}
+	g.Expect(f.offers(t, stack)()).To(HaveField("Revision", "2"), "the Stack is not rolled back")
+	for status, change := range map[string]func(*pulumiv1.StackStatus){
+		"it has run":      func(s *pulumiv1.StackStatus) { s.LastUpdate.LastAttemptedCommit = "sha256:1" },
+		"it is running":   func(s *pulumiv1.StackStatus) { s.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Commit: "sha256:1"} },
+		"there is a plan": func(s *pulumiv1.StackStatus) { s.Plan = &pulumiv1.PlanStatus{Commit: "sha256:1"} },
+		"it is a new one": func(s *pulumiv1.StackStatus) { s.LastUpdate.LastResyncTime.Time = published.Add(-time.Minute) },
+		"nothing has run": func(s *pulumiv1.StackStatus) { s.LastUpdate = nil },
+	} {
+		asks := stack.DeepCopy()
+		change(&asks.Status)
+		g.Expect(f.offers(t, asks)()).To(HaveField("Revision", "1"), status)
+	}
 }
 
 func (b *bundles) followsTheServedVersion(t *testing.T) {
