@@ -15,7 +15,7 @@ import (
 
 func TestServerThatWantsFewerRequestsIsLeftAloneForAllRefsAndRepositories(t *testing.T) {
 	d := newDriver(t, GitOptions{})
-	d.Git.concurrent = 1
+	d.concurrent = 1
 	limited := gitError(git.RateLimited)
 	limited.RetryAfter = 10 * time.Minute
 	d.servers.err = limited
