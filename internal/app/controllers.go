@@ -13,11 +13,14 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -112,12 +115,11 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	if err := approvals.SetupWithManager(mgr, controllerOptions(o)); err != nil {
 		return err
 	}
-	// Each kind of source wakes the objects of one controller, so this one has kinds of its own. They share the cache.
 	waves, err := metrics.NewRollouts(ctrlmetrics.Registry)
 	if err != nil {
 		return err
 	}
-	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Sources: &source.Set{Sources: newSources(mgr, o)},
+	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Sources: &source.Set{Sources: shared.sources},
 		Namespaces: shared.namespaces, Store: shared.store, Metrics: waves, Shard: shard.New(o.selector)}
 	if o.selector != nil && !o.selector.Empty() {
 		if rollouts.AllStacks, err = newStacksOfAllShards(mgr, o); err != nil {
@@ -211,10 +213,23 @@ func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder recor
 
 // newSources returns all kinds of sources except git, in their order of precedence. Each kind is registered here.
 func newSources(mgr ctrl.Manager, o *options) []source.Source {
+	watched := ""
+	if !o.watch.AllNamespaces {
+		watched = o.runtimeNamespace
+	}
 	return []source.Source{
 		&source.Flux{
-			APIReader:               liveReader(mgr),
-			Mapper:                  mgr.GetRESTMapper(),
+			APIReader: liveReader(mgr),
+			Mapper:    mgr.GetRESTMapper(),
+			NewMapper: func() (apimeta.RESTMapper, error) {
+				return apiutil.NewDynamicRESTMapper(mgr.GetConfig(), mgr.GetHTTPClient())
+			},
+			NewCache: func(options cache.Options) (cache.Cache, error) {
+				options.Scheme, options.HTTPClient = mgr.GetScheme(), mgr.GetHTTPClient()
+				return informercache.NewCache(mgr.GetConfig(), options)
+			},
+			Namespace:               watched,
+			Log:                     ctrl.Log.WithName("sources"),
 			Scope:                   scopeOf(o),
 			DisableExternalArtifact: !o.externalArtifact,
 			// With the process runtime, everything runs on one machine and has one owner.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -35,6 +37,9 @@ var (
 	errOneNamespace = errors.New("the controller watches one namespace, and reads the labels of none")
 	errRefused      = errors.New("the controller may not list and watch Namespaces")
 )
+
+// retryInterval is the time to another attempt after one that failed, for example because the API server did not answer.
+const retryInterval = 10 * time.Second
 
 // Options are what a Watcher needs: those of the manager.
 type Options struct {
@@ -57,6 +62,8 @@ type Watcher struct {
 	watches   sync.WaitGroup
 	listeners []func(namespace string)
 
+	// retry is the time from a watch that could not begin to the next attempt.
+	retry time.Duration
 	// informer is set once it runs, and refused is true when the API server did not let it read before it had read all.
 	informer atomic.Pointer[informer]
 	refused  atomic.Bool
@@ -69,7 +76,7 @@ type informer struct {
 }
 
 // New returns a Watcher that is not started.
-func New(o Options) *Watcher { return &Watcher{Options: o} }
+func New(o Options) *Watcher { return &Watcher{Options: o, retry: retryInterval} }
 
 // Start lets Namespaces be read until the context ends.
 func (w *Watcher) Start(ctx context.Context) error {
@@ -133,15 +140,18 @@ func (w *Watcher) begin() {
 	w.begun = true
 	ctx := w.running
 	w.watches.Go(func() {
-		if err := w.run(ctx); err != nil {
-			w.Log.Error(err, "cannot watch Namespaces")
-			w.refused.Store(true)
-		}
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			if err := w.run(ctx); err != nil {
+				w.Log.Error(err, "cannot watch Namespaces")
+			}
+		}, w.retry)
 	})
 }
 
 // run watches Namespaces until the context ends. It has a cache of its own, because no controller may wait for it: the right may be missing.
 func (w *Watcher) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	shared := true // callers only read the labels
 	objects, err := informercache.NewCache(w.Config, cache.Options{
 		HTTPClient: w.HTTPClient, Mapper: w.Mapper, Scheme: w.Scheme,

@@ -2,8 +2,10 @@ package namespaces
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +13,8 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
@@ -129,4 +133,32 @@ func TestControllerOfOneNamespaceKnowsNoLabels(t *testing.T) {
 	_, err := none.Labels("default")
 	g.Expect(err).To(MatchError("the controller watches one namespace, and reads the labels of none"))
 	g.Expect(none.Source(nil).Start(t.Context(), nil)).To(Succeed())
+}
+
+// failingMapper fails until it has been asked often enough.
+type failingMapper struct {
+	apimeta.RESTMapper
+	failures atomic.Int32
+}
+
+func (m *failingMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*apimeta.RESTMapping, error) {
+	if m.failures.Add(-1) >= 0 {
+		return nil, errors.New("the API server does not answer")
+	}
+	return m.RESTMapper.RESTMapping(kind, versions...)
+}
+
+func TestWatchThatCannotBeginIsTriedAgain(t *testing.T) {
+	g := NewWithT(t)
+	w, h := start(t, "")
+	failing := &failingMapper{RESTMapper: w.Mapper}
+	failing.failures.Store(3)
+	w.Mapper, w.retry = failing, 10*time.Millisecond
+	labels := func() error {
+		_, err := w.Labels("default")
+		return err
+	}
+	g.Expect(labels()).To(MatchError(ErrNotYet))
+	g.Eventually(labels).WithTimeout(patience).Should(Succeed())
+	g.Eventually(h.read).Should(Equal([]string{""}), "whoever waits hears of it once")
 }

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,19 +16,15 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
-// brokenFor is how long a watch counts as broken after the API server refused it. An informer tries again after 30 to 60 seconds, and says
-// nothing when it succeeds.
-const brokenFor = 2 * time.Minute
-
 // watch is the informer of a kind.
 type watch struct {
 	kind   schema.GroupVersionKind
 	cancel context.CancelFunc
 	// used is when somebody asked for an object of the kind last. The lock of the Watcher guards it.
 	used time.Time
-	// informer is set once the informer runs, and refused has when the API server refused it last, in nanoseconds; 0 is never.
+	// informer is set once the informer runs.
 	informer atomic.Pointer[informer]
-	refused  atomic.Int64
+	state    informercache.WatchState
 }
 
 // informer is the informer with the cache that it fills.
@@ -44,7 +39,7 @@ func (w *watch) works() bool {
 		return false
 	}
 	running := w.informer.Load()
-	return running != nil && running.HasSynced() && time.Since(time.Unix(0, w.refused.Load())) > brokenFor
+	return running != nil && running.HasSynced() && !w.state.IsRefused()
 }
 
 // version returns the version of an object, empty when there is none. It is not known when the watch does not work.
@@ -75,7 +70,10 @@ func (w *Watcher) runInformer(ctx context.Context, known *watch) error {
 		Scheme:                       w.Scheme,
 		DefaultTransform:             informercache.KeepVersion,
 		DefaultUnsafeDisableDeepCopy: &shared,
-		DefaultWatchErrorHandler:     w.errorHandler(known),
+		// The next use of a kind that is gone starts again, maybe with another version.
+		DefaultWatchErrorHandler: known.state.ErrorHandler(func(err error) {
+			w.Log.Error(err, "cannot watch the objects of a kind, so they are polled: allow list and watch", "kind", Flag(known.kind.GroupKind()))
+		}, known.cancel),
 	}
 	if w.Namespace != "" {
 		options.DefaultNamespaces = map[string]cache.Config{w.Namespace: {}}
@@ -102,24 +100,6 @@ func (w *Watcher) runInformer(ctx context.Context, known *watch) error {
 	}
 	known.informer.Store(&informer{objects, watched})
 	return objects.Start(ctx)
-}
-
-// errorHandler notes that the API server refuses the watch, so that the objects are polled meanwhile, and logs what to do about it once. A
-// kind that the cluster no longer serves is not watched any longer; the next use starts again, maybe with another version. All other errors
-// are left to the default handler: the informer tries again soon.
-func (w *Watcher) errorHandler(known *watch) toolscache.WatchErrorHandlerWithContext {
-	return func(ctx context.Context, reflector *toolscache.Reflector, err error) {
-		switch {
-		case apierrors.IsForbidden(err):
-			if known.refused.Swap(time.Now().UnixNano()) == 0 {
-				w.Log.Error(err, "cannot watch the objects of a kind, so they are polled: allow list and watch", "kind", Flag(known.kind.GroupKind()))
-			}
-		case apierrors.IsNotFound(err):
-			known.cancel()
-		default:
-			toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
-		}
-	}
 }
 
 func metadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {

@@ -9,12 +9,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -32,8 +35,17 @@ import (
 type Flux struct {
 	// APIReader reads from the API server.
 	APIReader client.Reader
-	// Mapper finds the version of a kind that the API server serves, whatever version the Stack names.
-	Mapper apimeta.RESTMapper
+	// Mapper finds the version of a kind that the API server serves, whatever version the Stack names. NewMapper returns another one, for when
+	// the API server no longer serves what this one has found; nil keeps the first one.
+	Mapper    apimeta.RESTMapper
+	NewMapper func() (apimeta.RESTMapper, error)
+	// NewCache returns a cache for the sources of one kind. With nil, no source is watched.
+	NewCache func(cache.Options) (cache.Cache, error)
+	// Namespace is the only namespace whose sources are watched; all namespaces when it is empty. Sources elsewhere are read all the same, if
+	// the controller may.
+	Namespace string
+	// Log receives the reasons why sources cannot be watched.
+	Log logr.Logger
 	// Scope says whether a source may be in another namespace than the Stack.
 	Scope references.Scope
 	// DisableExternalArtifact refuses sources of kind ExternalArtifact.
@@ -97,7 +109,24 @@ func (f *Flux) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*
 	if err != nil {
 		return nil, err
 	}
-	return f.resolve(ctx, stack.Namespace, key, live)
+	found, err := f.resolve(ctx, stack.Namespace, key, live)
+	if err == nil && !live && found.Watched && mayBeOutdated(stack, found) {
+		return f.resolve(ctx, stack.Namespace, key, true)
+	}
+	return found, err
+}
+
+// mayBeOutdated reports whether the artifact is another one than the Stack has run or is running, and is not newer than the last update. A
+// cache that has just been filled may be behind, because the API server that filled it is: without a second look, a Stack would be rolled back.
+func mayBeOutdated(stack *pulumiv1.Stack, found *Artifact) bool {
+	last, current, plan := stack.Status.LastUpdate, stack.Status.CurrentUpdate, stack.Status.Plan
+	switch {
+	case last == nil || last.LastAttemptedCommit == found.Digest:
+		return false
+	case current != nil && current.Commit == found.Digest, plan != nil && plan.Commit == found.Digest:
+		return false
+	}
+	return !found.Published.After(last.LastResyncTime.Time)
 }
 
 // Reference implements Source. The result has no URL.
@@ -194,16 +223,7 @@ func isBuiltIn(group string) bool {
 // resolve returns the artifact that the source offers now. The namespace is that of the object that names the source. The caller has
 // checked that the object may use the source.
 func (f *Flux) resolve(ctx context.Context, namespace string, key fluxKey, live bool) (*Artifact, error) {
-	// Discovery decides on the version, because Flux retires API versions that manifests still name.
-	mapping, err := f.kinds.mapping(f.Mapper, namespace, key)
-	if apimeta.IsNoMatchError(err) {
-		return nil, waiting(pulumiv1.SourceKindNotInstalledReason,
-			"the cluster does not serve %s: is Flux's source-controller installed?", key.GroupKind)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find the served version of %s: %w", key.GroupKind, err)
-	}
-	object, watched, err := f.get(ctx, mapping.GroupVersionKind, key.NamespacedName, live)
+	object, watched, err := f.read(ctx, namespace, key, live)
 	if err != nil {
 		return nil, err
 	}
@@ -219,41 +239,82 @@ func (f *Flux) resolve(ctx context.Context, namespace string, key fluxKey, live 
 			return nil, err
 		}
 	}
+	found.Watched = watched
 	return found, nil
 }
 
-// get reads the source from the cache when its kind is watched and synchronised, otherwise from the API server. get starts to watch a kind
+// read reads the source. watched reports whether a change of it will be noticed.
+func (f *Flux) read(ctx context.Context, namespace string, key fluxKey, live bool) (object *unstructured.Unstructured, watched bool, err error) {
+	for renewed := true; renewed; {
+		mapper := f.kinds.mapperOr(f.Mapper)
+		// Discovery decides on the version, because Flux retires API versions that manifests still name.
+		mapping, err := f.kinds.mapping(mapper, namespace, key)
+		if apimeta.IsNoMatchError(err) {
+			return nil, false, waiting(pulumiv1.SourceKindNotInstalledReason,
+				"the cluster does not serve %s: is Flux's source-controller installed?", key.GroupKind)
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("find the served version of %s: %w", key.GroupKind, err)
+		}
+		object, watched, err = f.get(ctx, mapping.GroupVersionKind, key.NamespacedName, live)
+		if !isUnserved(err) {
+			return object, watched, problemOf(key, watched, err)
+		}
+		if renewed, err = f.kinds.renew(mapper, f.NewMapper); err != nil {
+			return nil, false, err
+		}
+	}
+	return nil, false, waiting(pulumiv1.SourceKindNotInstalledReason, "the cluster no longer serves %s", key.GroupKind)
+}
+
+// get reads the source from the cache when its kind is watched and the watch works, otherwise from the API server. get starts to watch a kind
 // only after a read from the API server was allowed: a forbidden watch would be retried for ever.
 func (f *Flux) get(
-	ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName, live bool,
+	ctx context.Context, kind schema.GroupVersionKind, name types.NamespacedName, live bool,
 ) (object *unstructured.Unstructured, watched bool, err error) {
 	object = &unstructured.Unstructured{}
-	object.SetGroupVersionKind(gvk)
-	reader := f.APIReader
-	if !live {
-		if cached := f.watches.reader(gvk.GroupKind()); cached != nil {
-			reader, watched = cached, true
+	object.SetGroupVersionKind(kind)
+	if f.Namespace != "" && f.Namespace != name.Namespace {
+		return object, false, f.APIReader.Get(ctx, name, object)
+	}
+	watch := f.watches.working(kind.GroupKind())
+	if watch == nil || live {
+		err = f.APIReader.Get(ctx, name, object)
+	} else {
+		object.SetGroupVersionKind(watch.kind)
+		err = watch.Get(ctx, name, object)
+	}
+	switch missing := apierrors.IsNotFound(err); {
+	case err != nil && !missing || isUnserved(err):
+		return object, false, err
+	case watch != nil:
+		return object, f.watches.noteAbsent(watch, name, missing), err
+	case !live:
+		if err := f.watch(kind); err != nil {
+			return object, false, err
 		}
 	}
-	err = reader.Get(ctx, name, object)
-	if !live && client.IgnoreNotFound(err) == nil {
-		if err := f.watches.add(ctx, gvk); err != nil {
-			return nil, watched, err
-		}
-	}
+	return object, false, err
+}
+
+// isUnserved reports whether the error of a read says that the cluster does not serve the version of the kind.
+func isUnserved(err error) bool {
+	return apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// problemOf returns the error of a read as a *Problem if it is one.
+func problemOf(key fluxKey, watched bool, err error) error {
 	switch {
 	case err == nil:
-		return object, watched, nil
+		return nil
 	case apierrors.IsNotFound(err):
-		problem := waiting(pulumiv1.SourceNotFoundReason, "%s %s does not exist", gvk.Kind, name)
+		problem := waiting(pulumiv1.SourceNotFoundReason, "%s %s does not exist", key.Kind, key.NamespacedName)
 		problem.Watched = watched
-		return nil, watched, problem
+		return problem
 	case apierrors.IsForbidden(err):
-		return nil, watched, waiting(pulumiv1.AccessDeniedReason, "not allowed to read %s %s: %s", gvk.Kind, name, err)
-	case apimeta.IsNoMatchError(err):
-		return nil, watched, waiting(pulumiv1.SourceKindNotInstalledReason, "the cluster no longer serves %s", gvk.GroupKind())
+		return waiting(pulumiv1.AccessDeniedReason, "not allowed to read %s %s: %s", key.Kind, key.NamespacedName, err)
 	}
-	return nil, watched, fmt.Errorf("read %s %s: %w", gvk.Kind, name, err)
+	return fmt.Errorf("read %s %s: %w", key.Kind, key.NamespacedName, err)
 }
 
 // storedKinds are the kinds whose artifacts have the path /KIND/NAMESPACE/NAME/FILE on source-controller, or on another controller that

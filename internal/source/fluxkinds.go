@@ -1,6 +1,8 @@
 package source
 
 import (
+	"cmp"
+	"fmt"
 	"sync"
 	"time"
 
@@ -29,6 +31,35 @@ type fluxKinds struct {
 	mu     sync.Mutex
 	served sets.Set[schema.GroupKind]
 	asking *lru.Cache // *rate.Limiter by namespace
+	// renewed replaces the mapper that Flux was created with, since the time. It is nil until the cluster stops to serve a version.
+	renewed apimeta.RESTMapper
+	since   time.Time
+}
+
+// mapperOr returns the mapper to use: the first one, until it is renewed.
+func (k *fluxKinds) mapperOr(first apimeta.RESTMapper) apimeta.RESTMapper {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return cmp.Or(k.renewed, first)
+}
+
+// renew replaces a mapper that has named a version which the cluster does not serve: a mapper keeps what it has found. It reports whether
+// there is another mapper now. A mapper asks the API server for all kinds, so it is replaced once in discoveryInterval at most.
+func (k *fluxKinds) renew(outdated apimeta.RESTMapper, create func() (apimeta.RESTMapper, error)) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.renewed != nil && k.renewed != outdated:
+		return true, nil // somebody else has
+	case create == nil || time.Since(k.since) < discoveryInterval:
+		return false, nil
+	}
+	mapper, err := create()
+	if err != nil {
+		return false, fmt.Errorf("find the kinds that the cluster serves now: %w", err)
+	}
+	k.renewed, k.since = mapper, time.Now()
+	return true, nil
 }
 
 // mapping returns the mapping of the kind of the source, or a NoMatchError. namespace is that of the object that names the source, because
@@ -38,9 +69,12 @@ func (k *fluxKinds) mapping(mapper apimeta.RESTMapper, namespace string, source 
 		return nil, &apimeta.NoKindMatchError{GroupKind: source.GroupKind}
 	}
 	mapping, err := mapper.RESTMapping(source.GroupKind)
-	if err == nil {
-		k.mu.Lock()
-		defer k.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case apimeta.IsNoMatchError(err):
+		k.served.Delete(source.GroupKind)
+	case err == nil:
 		if k.served == nil {
 			k.served = sets.New[schema.GroupKind]()
 		}

@@ -12,6 +12,8 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 const (
@@ -27,66 +31,188 @@ const (
 	maxCachedText = 4 << 10
 	// maxCached bounds all that a cache keeps of a source, in bytes. Tenants with Flux's edit role can write the status of a source, too.
 	maxCached = 64 << 10
+	// maxAbsent bounds how many sources that do not exist are waited for by a watch. Who waits for more of them has to ask.
+	maxAbsent = 10_000
 )
 
-// fluxWatches watches each kind of source from the moment that the first Stack names it. So the controller starts without Flux, and any
-// kind that publishes an artifact can be a source. fluxWatches implements source.Source of controller-runtime.
+// fluxWatches watches each kind of source from the moment that the first object names it. So the controller starts without Flux, and any
+// kind that publishes an artifact can be a source.
 type fluxWatches struct {
-	mu      sync.Mutex
-	objects cache.Cache
-	handler handler.EventHandler
-	// start adds a source of events to the controller; nil before the controller has started.
-	start     func(ctrlsource.Source) error
-	informers map[schema.GroupKind]cache.Informer
+	mu        sync.Mutex
+	listeners []fluxListener
+	kinds     map[schema.GroupKind]*fluxWatch
+}
+
+// fluxListener is a controller that has started, and whose objects name sources.
+type fluxListener struct {
+	handler.EventHandler
+	ctx   context.Context
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+// fluxWatch is the watch of a kind, in the version that was found first. It has a cache of its own, because the rights may be missing, or the
+// version may go away, and then only this cache has to end.
+type fluxWatch struct {
+	cache.Cache
+	kind     schema.GroupVersionKind
+	informer cache.Informer
+	state    informercache.WatchState
+	cancel   context.CancelFunc
+	// absent has the names of sources that did not exist when somebody asked. The lock of fluxWatches guards it.
+	absent sets.Set[types.NamespacedName]
 }
 
 // Watch implements Source.
-func (f *Flux) Watch(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) ctrlsource.Source {
-	w := &f.watches
-	w.objects, w.informers = objects, map[schema.GroupKind]cache.Informer{}
-	w.handler = handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+func (f *Flux) Watch(_ cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) ctrlsource.Source {
+	events := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		return stacksOf(ctx, fluxKey{object.GetObjectKind().GroupVersionKind().GroupKind(), client.ObjectKeyFromObject(object)}.String())
 	})
-	return w
+	return ctrlsource.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		w := &f.watches
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		listener := fluxListener{events, ctx, queue}
+		w.listeners = append(w.listeners, listener)
+		for _, known := range w.kinds {
+			if err := listener.listen(ctx, known); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
-// Start implements source.Source of controller-runtime.
-func (w *fluxWatches) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.start = func(kind ctrlsource.Source) error { return kind.Start(ctx, queue) }
+// listen sends the changes of the sources of a kind to the controller until ctx ends.
+func (l fluxListener) listen(ctx context.Context, to *fluxWatch) error {
+	if err := ctrlsource.Kind[client.Object](to.Cache, to.object(""), l, artifactChanged).Start(ctx, l.queue); err != nil {
+		return fmt.Errorf("start the watch of %s: %w", to.kind, err)
+	}
 	return nil
 }
 
-// add starts to watch the kind unless it is watched already.
-func (w *fluxWatches) add(ctx context.Context, gvk schema.GroupVersionKind) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.start == nil || w.informers[gvk.GroupKind()] != nil {
-		return nil
-	}
+// object returns an object of the kind that has only this name.
+func (w *fluxWatch) object(name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(gvk)
-	informer, err := w.objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("start the cache of %s: %w", gvk, err)
+	object.SetGroupVersionKind(w.kind)
+	object.SetName(name)
+	return object
+}
+
+// watch starts to watch the kind, unless it is watched already or no controller has started.
+func (f *Flux) watch(kind schema.GroupVersionKind) error {
+	w := &f.watches
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.listeners) == 0 || f.NewCache == nil || w.kinds[kind.GroupKind()] != nil {
+		return nil
 	}
-	if err := w.start(ctrlsource.Kind[client.Object](w.objects, object, w.handler, artifactChanged)); err != nil {
-		return fmt.Errorf("start the watch of %s: %w", gvk, err)
+	ctx, cancel := context.WithCancel(w.listeners[0].ctx)
+	started := &fluxWatch{kind: kind, cancel: cancel, absent: sets.New[types.NamespacedName]()}
+	if err := f.start(ctx, started); err != nil {
+		cancel()
+		return err
 	}
-	w.informers[gvk.GroupKind()] = informer
+	if w.kinds == nil {
+		w.kinds = map[schema.GroupKind]*fluxWatch{}
+	}
+	w.kinds[kind.GroupKind()] = started
 	return nil
 }
 
-// reader returns a reader for objects of the kind, nil while the kind is not watched or its cache is not synchronised.
-func (w *fluxWatches) reader(kind schema.GroupKind) client.Reader {
+// start runs the cache of the kind until ctx ends. The caller holds the lock.
+func (f *Flux) start(ctx context.Context, started *fluxWatch) (err error) {
+	w := &f.watches
+	options := cache.Options{
+		Mapper:           f.kinds.mapperOr(f.Mapper),
+		DefaultTransform: CacheTransform,
+		DefaultWatchErrorHandler: started.state.ErrorHandler(func(err error) {
+			f.Log.Error(err, "cannot watch the sources of a kind, so they are polled: allow list and watch", "kind", started.kind.GroupKind().String())
+			w.wake(started)
+		}, func() {
+			w.drop(started)
+			w.wake(started)
+		}),
+	}
+	if f.Namespace != "" {
+		options.DefaultNamespaces = map[string]cache.Config{f.Namespace: {}}
+	}
+	if started.Cache, err = f.NewCache(options); err != nil {
+		return fmt.Errorf("create the cache of %s: %w", started.kind, err)
+	}
+	if started.informer, err = started.GetInformer(ctx, started.object(""), cache.BlockUntilSynced(false)); err != nil {
+		return fmt.Errorf("start the cache of %s: %w", started.kind, err)
+	}
+	for _, listener := range w.listeners {
+		if err := listener.listen(ctx, started); err != nil {
+			return err
+		}
+	}
+	go func() {
+		if err := started.Start(ctx); err != nil {
+			f.Log.Error(err, "cannot watch the sources of a kind", "kind", started.kind.GroupKind().String())
+			w.drop(started)
+		}
+	}()
+	return nil
+}
+
+// drop ends a watch, so that the next use of the kind starts another one, maybe of another version.
+func (w *fluxWatches) drop(ended *fluxWatch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	informer := w.informers[kind]
-	if informer == nil || !informer.HasSynced() || informer.IsStopped() {
+	ended.cancel()
+	if kind := ended.kind.GroupKind(); w.kinds[kind] == ended {
+		delete(w.kinds, kind)
+	}
+}
+
+// wake wakes the objects that rely on a watch that no longer works: from now on they have to ask.
+func (w *fluxWatches) wake(broken *fluxWatch) {
+	if !broken.informer.HasSynced() {
+		return // Nobody has relied on it.
+	}
+	w.mu.Lock()
+	listeners, absent := slices.Clone(w.listeners), broken.absent.UnsortedList()
+	w.mu.Unlock()
+	known := &unstructured.UnstructuredList{}
+	known.SetGroupVersionKind(broken.kind)
+	// A cache of which the informer is synchronised has no error.
+	_ = broken.List(context.Background(), known, client.UnsafeDisableDeepCopy)
+	for _, name := range absent {
+		object := broken.object(name.Name)
+		object.SetNamespace(name.Namespace)
+		known.Items = append(known.Items, *object)
+	}
+	for _, listener := range listeners {
+		for i := range known.Items {
+			listener.Generic(listener.ctx, event.GenericEvent{Object: &known.Items[i]}, listener.queue)
+		}
+	}
+}
+
+// noteAbsent remembers that somebody waits for a source that does not exist, for wake. It returns false when there are too many such names.
+func (w *fluxWatches) noteAbsent(in *fluxWatch, name types.NamespacedName, absent bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !absent {
+		in.absent.Delete(name)
+		return true
+	}
+	if in.absent.Len() < maxAbsent {
+		in.absent.Insert(name)
+	}
+	return in.absent.Has(name)
+}
+
+// working returns the watch of the kind, nil while changes of its objects are not noticed.
+func (w *fluxWatches) working(kind schema.GroupKind) *fluxWatch {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.kinds[kind]
+	if known == nil || !known.informer.HasSynced() || known.informer.IsStopped() || known.state.IsRefused() {
 		return nil
 	}
-	return w.objects
+	return known
 }
 
 // artifactChanged lets an update of a source pass if fluxChanged reports a change.

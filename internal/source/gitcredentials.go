@@ -37,6 +37,7 @@ const (
 	identityKey        = "identity"
 	bearerTokenKey     = "bearerToken"
 	appIDKey           = "githubAppID"
+	appClientIDKey     = "githubAppClientID"
 	appInstallationKey = "githubAppInstallationID"
 	appOwnerKey        = "githubAppInstallationOwner"
 	appPrivateKeyKey   = "githubAppPrivateKey"
@@ -193,7 +194,8 @@ func (s *secrets) readSecret(name string, remote *git.Remote) {
 	token, bearer := firstOf(data, accessTokenKey), firstOf(data, bearerTokenKey)
 	username, hasUsername := data[usernameKey]
 	password, hasPassword := data[passwordKey]
-	appID, hasApp := data[appIDKey]
+	appID := firstOf(data, appIDKey, appClientIDKey)
+	hasApp := appID != nil
 	switch {
 	case privateKey != nil && (overSSH || token == nil && bearer == nil && !hasApp && !hasUsername):
 		remote.Auth.PrivateKey, remote.Auth.Passphrase = privateKey, []byte(line(password))
@@ -201,6 +203,9 @@ func (s *secrets) readSecret(name string, remote *git.Remote) {
 		remote.Auth.Token = word(token)
 	case bearer != nil:
 		remote.Auth.BearerToken = word(bearer)
+	case len(data[appIDKey]) > 0 && len(data[appClientIDKey]) > 0:
+		s.fail(newFailure(pulumiv1.AuthenticationFailedReason, credentialFailure,
+			"Secret %q has both %q and %q, of which one identifies the GitHub App: remove the other", name, appIDKey, appClientIDKey))
 	case hasApp:
 		installation, owner := data[appInstallationKey], data[appOwnerKey]
 		if installation == nil && owner == nil {
@@ -212,6 +217,8 @@ func (s *secrets) readSecret(name string, remote *git.Remote) {
 		remote.Auth.Username, remote.Auth.Password = word(username), line(s.required(references.Secret, name, passwordKey))
 	case hasPassword:
 		s.failWithoutKey(references.Secret, name, usernameKey)
+	case len(data[appPrivateKeyKey]) > 0:
+		s.fail(missingReference("Secret %q has neither the key %q nor %q, which identifies the GitHub App: add one of them", name, appIDKey, appClientIDKey))
 	case remote.KnownHosts == nil && remote.CA == nil && remote.ClientCert == nil:
 		s.fail(missingReference("Secret %q has none of the keys that the git repository is read with: add %s, or %s, or %s and %s",
 			name, sshPrivateKeyKey, accessTokenKey, usernameKey, passwordKey))

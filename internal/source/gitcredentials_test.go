@@ -88,6 +88,9 @@ func TestCredentialsAreReadFromWhereTheyAreKept(t *testing.T) {
 		{"a Secret of Flux with an app", "", &autov1alpha1.GitAuth{SecretRef: secretRef("git")},
 			map[string]string{"githubAppID": "1", "githubAppInstallationID": "2", "githubAppPrivateKey": "KEY"},
 			git.Remote{Auth: git.Auth{GitHubApp: &git.GitHubApp{AppID: "1", InstallationID: "2", PrivateKey: []byte("KEY")}}}},
+		{"a Secret of Flux with the client ID of an app", "", &autov1alpha1.GitAuth{SecretRef: secretRef("git")},
+			map[string]string{"githubAppClientID": "Iv1", "githubAppInstallationID": "2", "githubAppPrivateKey": "KEY"},
+			git.Remote{Auth: git.Auth{GitHubApp: &git.GitHubApp{AppID: "Iv1", InstallationID: "2", PrivateKey: []byte("KEY")}}}},
 		{"a Secret of Flux with an app of an owner", "", &autov1alpha1.GitAuth{SecretRef: secretRef("git")},
 			map[string]string{"githubAppID": "1", "githubAppInstallationOwner": "org\n", "githubAppPrivateKey": "KEY", "githubAppBaseURL": "https://github.example.com/api/v3"},
 			git.Remote{Auth: git.Auth{GitHubApp: &git.GitHubApp{AppID: "1", InstallationOwner: "org", PrivateKey: []byte("KEY"),
@@ -130,6 +133,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		{"password", &autov1alpha1.GitAuth{SecretRef: secretRef("git")}, map[string]string{"username": canary}, `"password"`},
 		{"user", &autov1alpha1.GitAuth{SecretRef: secretRef("git")}, map[string]string{"password": canary}, `"username"`},
 		{"installation", &autov1alpha1.GitAuth{SecretRef: secretRef("git")}, map[string]string{"githubAppID": canary}, `"githubAppInstallationID"`},
+		{"app", &autov1alpha1.GitAuth{SecretRef: secretRef("git")}, map[string]string{"githubAppPrivateKey": canary}, `neither the key "githubAppID" nor "githubAppClientID"`},
 		{"everything", &autov1alpha1.GitAuth{SecretRef: secretRef("git")}, map[string]string{"tokn": canary}, "none of the keys"},
 		{"certificate", &autov1alpha1.GitAuth{CertSecretRef: secretRef("git")}, map[string]string{"x": canary}, `"ca.crt"`},
 		{"key of a certificate", &autov1alpha1.GitAuth{CertSecretRef: secretRef("git")}, map[string]string{"tls.crt": canary}, `"tls.key"`},
@@ -280,4 +284,16 @@ func TestReferenceToACommitNeedsItsSecrets(t *testing.T) {
 	source.Ref = "main"
 	_, err = d.stacks.Reference("team", &autov1alpha1.UpdateSource{Git: source})
 	g.Expect(problemIn(g, err).Permanent).To(BeTrue())
+}
+
+func TestSecretWithTwoIDsOfAnAppIsRefusedAsByFlux(t *testing.T) {
+	d := newDriver(t, GitOptions{}, secretOf("git", map[string]string{
+		"githubAppID": "1", "githubAppClientID": "Iv1", "githubAppInstallationID": "2", "githubAppPrivateKey": canary}))
+	query := queryOf("a", withSecret())
+	_, _ = d.stacks.Subscribe(query)
+	d.pollAll()
+	d.Expect(d.questions()).To(BeZero())
+	problem := d.problem(query)
+	d.Expect(problem.Reason).To(Equal("AuthenticationFailed"))
+	d.Expect(problem.Message).To(And(ContainSubstring(`"githubAppID"`), ContainSubstring(`"githubAppClientID"`), Not(ContainSubstring(canary))))
 }

@@ -34,7 +34,9 @@ type gitServers struct {
 	during func()
 	asked  []git.Remote
 	times  []time.Time
-	now    func() time.Time
+	// names are the refs that were looked for as names only.
+	names []string
+	now   func() time.Time
 }
 
 func (s *gitServers) Resolve(_ context.Context, remote git.Remote, _ string) (git.Revision, error) {
@@ -48,6 +50,11 @@ func (s *gitServers) Resolve(_ context.Context, remote git.Remote, _ string) (gi
 		return git.Revision{}, err
 	}
 	return revision, nil
+}
+
+func (s *gitServers) ResolveName(ctx context.Context, remote git.Remote, ref string) (git.Revision, error) {
+	s.names = append(s.names, ref)
+	return s.Resolve(ctx, remote, ref)
 }
 
 func (s *gitServers) Archive(context.Context, git.Remote, string, io.Writer) (git.Commit, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -42,10 +43,17 @@ type gitFailure struct {
 	kind artifact.Kind
 	// detail is for the log only, see git.Error.
 	detail string
+	// diskFull says that the disk of the controller is full: the store makes room then.
+	diskFull bool
 }
 
-// Unwrap returns the *Problem.
-func (f *gitFailure) Unwrap() error { return &f.Problem }
+// Unwrap returns the *Problem, and syscall.ENOSPC if the disk is full.
+func (f *gitFailure) Unwrap() []error {
+	if f.diskFull {
+		return []error{&f.Problem, syscall.ENOSPC}
+	}
+	return []error{&f.Problem}
+}
 
 // gitFailures has, for each kind of error, the reason, the class and the kind of the failure, and the advice at the end of its message.
 var gitFailures = map[git.Kind]struct {
@@ -97,7 +105,7 @@ func failureOfGit(err *git.Error, repo gitRepository) *gitFailure {
 	known, ok := gitFailures[err.Kind]
 	if !ok {
 		failure := unavailable("%s", err.Message)
-		failure.detail = err.Detail
+		failure.retryAfter, failure.detail, failure.diskFull = err.RetryAfter, err.Detail, errors.Is(err, syscall.ENOSPC)
 		return failure
 	}
 	advice := known.advice

@@ -44,6 +44,7 @@ type poll struct {
 	key        repositoryKey
 	repo       gitRepository
 	ref        string
+	nameOnly   bool
 	host       string
 	references []references.Key
 
@@ -178,9 +179,18 @@ func (g *Git) ask(ctx context.Context, p *poll) (result pollResult) {
 	if p.same != "" && p.same == key {
 		return pollResult{remoteKey: key, unchanged: true}
 	}
+	if failure := g.pauses.ofServer(remote, p.repo); failure != nil {
+		return pollResult{failure: failure, remoteKey: key}
+	}
 	remote.Namespace = p.holder
-	revision, err := g.client.Resolve(ctx, remote, p.ref)
-	return pollResult{revision: revision, failure: gitFailureOf(err, p.repo), remoteKey: key}
+	resolve := g.client.Resolve
+	if p.nameOnly {
+		resolve = g.client.ResolveName
+	}
+	revision, err := resolve(ctx, remote, p.ref)
+	failure := gitFailureOf(err, p.repo)
+	g.pauses.record(remote, failure, err)
+	return pollResult{revision: revision, failure: failure, remoteKey: key}
 }
 
 // finish records the result, notifies the objects for which it changes something, and plans the next round.

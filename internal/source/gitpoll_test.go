@@ -13,6 +13,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source/git"
 )
 
@@ -209,6 +210,23 @@ func TestCommitIsNeverPolled(t *testing.T) {
 	d.Expect(d.questions()).To(BeZero(), "nobody is subscribed to the branch any longer")
 	d.Expect(d.polls).To(BeEmpty())
 	d.Expect(d.subscriptions).To(BeEmpty())
+}
+
+func TestBranchIsNeverTakenForAHash(t *testing.T) {
+	d := newDriver(t, GitOptions{})
+	for _, name := range []string{"1111111", firstSHA} {
+		stack := &pulumiv1.Stack{Namespace: "team", Name: "app"}
+		stack.Spec.ProjectRepo, stack.Spec.Branch = testURL, name
+		_, err := d.stacks.Resolve(t.Context(), stack, false)
+		d.Expect(problemIn(d.WithT, err).Pending).To(BeTrue())
+		d.pollAll()
+		d.Expect(d.servers.names).To(ContainElement(name))
+		stack.Spec.Branch, stack.Spec.Commit = "", name
+		_, _ = d.stacks.Resolve(t.Context(), stack, false)
+		d.servers.names = nil
+		d.pollAll()
+		d.Expect(d.servers.names).To(BeEmpty())
+	}
 }
 
 func TestPartOfAHashIsPolledOnce(t *testing.T) {

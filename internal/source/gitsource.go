@@ -48,6 +48,7 @@ type GitOptions struct {
 // gitClient is the part of git.Client that a Git uses.
 type gitClient interface {
 	Resolve(ctx context.Context, remote git.Remote, ref string) (git.Revision, error)
+	ResolveName(ctx context.Context, remote git.Remote, ref string) (git.Revision, error)
 	Archive(ctx context.Context, remote git.Remote, sha string, w io.Writer) (git.Commit, error)
 }
 
@@ -61,6 +62,7 @@ type Git struct {
 	subscribers []*GitSubscriber
 	// descriptions has a CommitInfo by the key of the commit in its repository.
 	descriptions *lru.Cache
+	pauses       *pauses
 	// wake wakes the loop when something is due earlier than the loop expects.
 	wake chan struct{}
 
@@ -84,6 +86,7 @@ func newGit(options GitOptions, with gitClient, clock clock.WithTicker) *Git {
 		clock:         clock,
 		concurrent:    gitConcurrency,
 		descriptions:  lru.New(maxDescriptions),
+		pauses:        newPauses(clock),
 		wake:          make(chan struct{}, 1),
 		polls:         map[repositoryKey]*poll{},
 		subscriptions: map[subscriptionKey]*subscription{},
@@ -115,6 +118,8 @@ type GitQuery struct {
 	// Source has the repository and, as Ref, a branch, a tag, or a hash, full or in part. The Secrets that it names are in the
 	// namespace of the Waiter.
 	Source *autov1alpha1.GitSource
+	// NameOnly says that the Ref is a name and never a hash, whatever its letters are.
+	NameOnly bool
 	// Interval is how old an answer may be; at least a second.
 	Interval time.Duration
 	// Token asks for an answer that is newer than the first call with this value. Empty asks for nothing.
@@ -138,7 +143,7 @@ func (s *GitSubscriber) Subscribe(query GitQuery) (*Artifact, error) {
 	}
 	repo := repositoryOf(query.Waiter.Namespace, query.Source)
 	found := answer{revision: git.Revision{SHA: strings.ToLower(query.Source.Ref)}}
-	if fullHash.MatchString(query.Source.Ref) {
+	if fullHash.MatchString(query.Source.Ref) && !query.NameOnly {
 		// There is nothing to poll.
 		s.Forget(query.Waiter)
 	} else {
@@ -152,6 +157,7 @@ func (s *GitSubscriber) Subscribe(query GitQuery) (*Artifact, error) {
 	return &Artifact{
 		Namespace: query.Waiter.Namespace, Revision: found.revision.String(), Maker: &gitCommit{s.git, query.Waiter.Namespace, repo, found.revision.SHA},
 		Published: found.since,
+		Watched:   true,
 		Origin:    autov1alpha1.UpdateSource{Git: commit, Commit: s.git.describe(repo, found.revision)},
 		Verification: Verification{Impossible: true,
 			Problem: "the repository in spec.projectRepo is not verified: use a GitRepository of Flux with spec.verify, and name it in spec.fluxSource"},
@@ -194,7 +200,8 @@ func (s *GitSubscriber) Resolve(_ context.Context, stack *pulumiv1.Stack, live b
 		s.Forget(waiter)
 		return nil, err
 	}
-	found, err := s.Subscribe(GitQuery{Waiter: waiter, Source: from, Interval: stack.GetResyncInterval(), Token: requestToken(stack)})
+	found, err := s.Subscribe(GitQuery{
+		Waiter: waiter, Source: from, NameOnly: stack.Spec.Branch != "", Interval: stack.GetResyncInterval(), Token: requestToken(stack)})
 	if live {
 		s.git.pollSoon(subscriptionKey{s, waiter})
 	}

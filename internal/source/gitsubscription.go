@@ -58,11 +58,15 @@ func (g *Git) subscribe(s *GitSubscriber, repo gitRepository, query GitQuery) (a
 	sub.seen, sub.asked = g.clock.Now(), time.Time{}
 	token := sha256.Sum256([]byte(query.Token))
 	requested := query.Token != "" && token != sub.token
-	if key := repo.key("ref", query.Source.Ref); sub.poll == nil || sub.poll.key != key {
+	purpose := "ref"
+	if query.NameOnly {
+		purpose = "name"
+	}
+	if key := repo.key(purpose, query.Source.Ref); sub.poll == nil || sub.poll.key != key {
 		// A request that was not answered yet applies to the new ref.
 		requested = requested || sub.poll != nil && sub.poll.decided < sub.needs
 		g.leave(sub)
-		g.join(sub, key, repo, query.Source.Ref)
+		g.join(sub, key, repo, query)
 	}
 	if query.Token != "" {
 		sub.token = token
@@ -100,11 +104,11 @@ func (sub *subscription) answer() (answer, *Problem) {
 }
 
 // join adds the subscription to the poll of the ref, and creates the poll if there is none.
-func (g *Git) join(sub *subscription, key repositoryKey, repo gitRepository, ref string) {
+func (g *Git) join(sub *subscription, key repositoryKey, repo gitRepository, query GitQuery) {
 	p := g.polls[key]
 	if p == nil {
 		p = &poll{
-			key: key, repo: repo, ref: ref, host: repo.host(),
+			key: key, repo: repo, ref: query.Source.Ref, nameOnly: query.NameOnly, host: repo.host(),
 			references:    referencesOf(repo.namespace, repo.auth),
 			subscriptions: map[*subscription]struct{}{},
 		}

@@ -120,6 +120,7 @@ func (p *Programs) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool
 		Namespace: key.Namespace, URL: published.URL, Digest: published.Digest, Revision: published.Revision, Size: published.Size,
 		Maker:     &programMaker{p.APIReader, key, published.Digest},
 		Published: published.LastUpdateTime.Time,
+		Watched:   true,
 		Origin:    autov1alpha1.UpdateSource{Program: &autov1alpha1.ProgramSource{Name: key.Name}},
 		Verification: Verification{Impossible: true,
 			Problem: fmt.Sprintf("Program %s cannot be verified: use a GitRepository or an OCIRepository of Flux with spec.verify", key)},

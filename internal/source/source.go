@@ -66,6 +66,8 @@ type Artifact struct {
 	Published time.Time
 	// Verification says whether Flux has verified the artifact.
 	Verification Verification
+	// Watched is true when a change of the source wakes the Stack; otherwise the caller has to resolve the source again after some time.
+	Watched bool
 }
 
 // UpdateSource returns the source of an Update that runs the artifact, with the project in the directory.
@@ -142,7 +144,7 @@ func (s *Set) Earlier(namespace string, offer *Artifact, commit, revision string
 		return nil, err
 	}
 	reference.Revision = revision
-	return &Artifact{Reference: reference, Origin: *from}, nil
+	return &Artifact{Reference: reference, Origin: *from, Watched: offer.Watched}, nil
 }
 
 func (s *Set) of(stack *pulumiv1.Stack) Source {

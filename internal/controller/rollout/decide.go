@@ -56,6 +56,8 @@ type observation struct {
 	// offer is what the source offers; nil when problem says why it offers nothing.
 	offer   *autov1alpha1.RolloutRevision
 	problem *source.Problem
+	// unwatched says that nobody notices when a source, its own or that of a Stack, offers something else.
+	unwatched bool
 	// commit is the git commit that the offer was made from; nil when it is not known.
 	commit *autov1alpha1.CommitInfo
 	// members are the Stacks that name the StackRollout and are admitted, as they are with the target in the status.
@@ -148,6 +150,9 @@ func decide(o observation) decision {
 	w.wake = byStacks
 	w.announceRefused()
 	w.followSource()
+	if w.unwatched {
+		w.comeBackIn(sourceInterval)
+	}
 	if w.status.Target == nil {
 		w.waitForSource()
 		return w.decision

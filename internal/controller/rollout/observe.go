@@ -60,7 +60,7 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 	}
 	if found != nil {
 		o.offer = &autov1alpha1.RolloutRevision{Revision: found.Revision, Digest: found.Digest}
-		o.commit = found.Origin.Commit
+		o.commit, o.unwatched = found.Origin.Commit, !found.Watched
 	}
 	stacks, err := stacksOf(ctx, r.stacks(), client.ObjectKeyFromObject(rollout))
 	if err != nil {
@@ -87,6 +87,7 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 			admitted = append(admitted, stack)
 		}
 	}
+	o.unwatched = o.unwatched || others.unwatched
 	// The cache has the Stacks in no order.
 	slices.SortFunc(o.refused, func(a, b autov1alpha1.RolloutFailure) int { return cmp.Compare(a.Stack, b.Stack) })
 	o.refused = o.refused[:min(len(o.refused), maxRefused)]

@@ -24,6 +24,8 @@ type sources struct {
 	unknown               bool
 	// others are the other sources that were looked at, by their keys.
 	others map[string]*otherSource
+	// unwatched says that changes of one of them are not noticed.
+	unwatched bool
 }
 
 // otherSource is what another source offers, or why Stacks of it do not take part.
@@ -69,6 +71,7 @@ func (s *sources) check(stack *pulumiv1.Stack) string {
 			other.problem = plaintext.Cut(fmt.Sprintf("its source is of %s, and spec.sourceRef of %s", found.Repository, s.repository), 200)
 		default:
 			other.offer = autov1alpha1.RolloutRevision{Revision: found.Revision, Digest: found.Digest}
+			s.unwatched = s.unwatched || !found.Watched
 		}
 	}
 	return other.problem

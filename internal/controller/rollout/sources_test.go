@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -15,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
+	"github.com/stack-controller/stack-controller/internal/waves"
 )
 
 // following returns a Stack that follows the source of the kind and name in its namespace.
@@ -116,4 +118,13 @@ func TestChangeOfAConditionConcernsTheStackRollout(t *testing.T) {
 	g.Expect(concerns(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(BeFalse(), "messages change often")
 	conditions.MarkTrue(after, pulumiv1.DriftedCondition, pulumiv1.DriftDetectedReason, "drifted")
 	g.Expect(concerns(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(BeTrue())
+}
+
+func TestRolloutAsksAgainForASourceThatIsNotWatched(t *testing.T) {
+	g := NewWithT(t)
+	o := observation{now: time.Now(), rollout: &autov1alpha1.StackRollout{Spec: autov1alpha1.StackRolloutSpec{Waves: []autov1alpha1.RolloutWave{{}}}}, offer: new(revision("a")), unwatched: true}
+	o.observeAgain = func(*autov1alpha1.StackRolloutStatus) []*waves.Member { return nil }
+	g.Expect(decide(o).after).To(BeNumerically("~", sourceInterval, sourceInterval-1))
+	o.unwatched = false
+	g.Expect(decide(o).after).To(BeZero())
 }

@@ -1,7 +1,10 @@
 package stack
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -25,4 +28,31 @@ func TestVerifiedDigestIsForgottenOnlyWhenItsSourceRefusesIt(t *testing.T) {
 	g.Expect(after(func() { o.sourceProblem = &source.Problem{Reason: pulumiv1.SourceNotVerifiedReason} })).To(Equal("sha256:a"))
 	g.Expect(after(func() { o.sourceProblem = &source.Problem{Reason: pulumiv1.SourceNotVerifiedReason, Revoked: true} })).To(BeEmpty())
 	g.Expect(after(offered)).To(BeEmpty(), "the source looks at another revision")
+}
+
+// countedSource is a source of Flux that offers one artifact, and counts who asks for it.
+type countedSource struct {
+	*source.Flux
+	offered source.Artifact
+	asked   atomic.Int32
+}
+
+func (c *countedSource) Resolve(context.Context, *pulumiv1.Stack, bool) (*source.Artifact, error) {
+	c.asked.Add(1)
+	return new(c.offered), nil
+}
+
+func TestSourceThatIsNotWatchedIsAskedAgainAndAgain(t *testing.T) {
+	for watched, enough := range map[bool]int32{false: 20, true: 1} {
+		offers := &countedSource{Flux: &source.Flux{}, offered: source.Artifact{Digest: "sha256:a", Watched: watched}}
+		s := newFixture(t, func(r *Reconciler) {
+			r.Sources, r.WaitInterval = &source.Set{Sources: []source.Source{offers}}, 10*time.Millisecond
+		})
+		s.Expect(s.client.Create(t.Context(), &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true,
+			FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: "GitRepository", Name: "app"}}}})).To(Succeed())
+		s.Eventually(offers.asked.Load).Should(BeNumerically(">=", enough))
+		if watched {
+			s.Consistently(offers.asked.Load, "2s").Should(BeNumerically("<", 10), "its changes wake the Stack")
+		}
+	}
 }

@@ -272,6 +272,9 @@ func (r *Reconciler) actAlsoOnDrift(ctx context.Context, o *observation, d decis
 		r.actOnDrift(ctx, o, drift, &result)
 		result.after = soonest(result.after, showHeld(o, d))
 	}
+	if o.artifact != nil && !o.artifact.Watched {
+		result.after = soonest(result.after, r.WaitInterval)
+	}
 	if o.otherShard != nil {
 		// Changes of the Update wake only the other controller.
 		result.after = r.WaitInterval

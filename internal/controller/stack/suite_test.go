@@ -189,7 +189,8 @@ func (s *fixture) startController(cluster *controlplane.ControlPlane, scheme *k8
 		APIReader:     mgr.GetAPIReader(),
 		Sources: &source.Set{Sources: []source.Source{
 			git.NewSubscriber(),
-			&source.Flux{APIReader: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
+			&source.Flux{APIReader: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: s.namespace,
+				NewCache: func(o cache.Options) (cache.Cache, error) { return informercache.NewCache(mgr.GetConfig(), o) }},
 			&source.Programs{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader()},
 		}},
 		RecentOutputs: update.NewRecentOutputs(),

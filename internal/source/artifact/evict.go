@@ -110,6 +110,21 @@ func (s *Store) evict(room int64) {
 	}
 }
 
+// freeDisk evicts content of the size of one artifact although the store is within its bounds, because the disk is smaller than they are. It
+// reports whether there is more room now. It evicts nothing when all that is left is kept or open: the disk may be full of something else.
+func (s *Store) freeDisk() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, kept := s.size, s.keptDigests()
+	for before-s.size < s.options.Limits.MaxDownloadSize && leastRecent(s.recent, kept) != nil {
+		if err := s.evictOne(kept); err != nil {
+			s.options.Log.Error(err, "cannot evict an artifact")
+			break
+		}
+	}
+	return s.size < before
+}
+
 var errAllOpen = errors.New("all artifacts are open")
 
 func (s *Store) evictOne(kept sets.Set[digest.Digest]) error {

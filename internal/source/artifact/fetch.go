@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -35,6 +36,9 @@ func (s *Store) Fetch(ctx context.Context, ref Reference) error {
 			return digest.Digest(stored), nil
 		}
 		brought, err := s.fetchContent(ctx, from)
+		if errors.Is(err, syscall.ENOSPC) && s.freeDisk() {
+			brought, err = s.fetchContent(ctx, from)
+		}
 		s.options.Metrics.Fetched(from.origin(), brought.size, err)
 		return brought.digest, err
 	})

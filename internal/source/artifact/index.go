@@ -3,6 +3,7 @@ package artifact
 import (
 	"cmp"
 	"container/list"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -134,22 +135,32 @@ func (s *Store) accept(received incoming, by owner, namespace string) error {
 		s.drop(known)
 	}
 	s.evict(received.size)
-	if err := os.MkdirAll(s.path(d), 0o700); err != nil {
-		return err
-	}
-	// The file is not synced to disk. Damage from a crash of the machine is found when the content is opened next; then the content is
-	// fetched again.
-	if err := os.Rename(received.path, s.contentPath(d)); err != nil {
-		return err
-	}
 	e := &entry{digest: d, size: received.size, owners: map[owner]string{}}
 	if known != nil {
 		e.owners = known.owners
 	}
+	if err := s.moveIn(received); err != nil {
+		return errors.Join(err, os.RemoveAll(s.path(d)))
+	}
 	e.verified.Store(true)
 	s.insert(e)
 	s.used(e)
-	return s.addOwner(e, by, namespace)
+	err := s.addOwner(e, by, namespace)
+	if len(e.owners) == 0 {
+		// Nobody could ever get it, and it would count for no namespace.
+		err = errors.Join(err, s.remove(e))
+	}
+	return err
+}
+
+// moveIn moves the incoming content to its place. Callers hold the lock.
+func (s *Store) moveIn(received incoming) error {
+	if err := os.MkdirAll(s.path(received.digest), 0o700); err != nil {
+		return err
+	}
+	// The file is not synced to disk. Damage from a crash of the machine is found when the content is opened next; then the content is
+	// fetched again.
+	return os.Rename(received.path, s.contentPath(received.digest))
 }
 
 // addOwner records the owner for which the content was fetched, for this process and the next. Callers hold the lock.
@@ -166,6 +177,7 @@ func (s *Store) addOwner(e *entry, by owner, namespace string) error {
 		}
 	}
 	if err := os.WriteFile(s.ownerPath(e.digest, by), []byte(namespace), 0o600); err != nil {
+		_ = os.Remove(s.ownerPath(e.digest, by)) // it may be there without its content
 		return err
 	}
 	e.owners[by] = namespace

@@ -235,7 +235,10 @@ func (b *checkout) readPack(ctx context.Context, part *part) ([]module, error) {
 	}
 	defer release()
 	if _, found := p.find(plumbing.NewHash(part.sha)); !found {
-		return nil, part.fail(RevisionNotFound, "%s: no branch or tag has it, and the server gives no other commits", part.attempt())
+		if file.tips != "" {
+			part.remember(part.sha, search{tips: file.tips})
+		}
+		return nil, part.noSuchCommit(part.sha)
 	}
 	commit, err := p.readCommit(ctx, plumbing.NewHash(part.sha))
 	if err != nil {

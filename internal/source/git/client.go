@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
+	"k8s.io/utils/lru"
 
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
@@ -80,10 +81,15 @@ type Client struct {
 	memory    *memory
 	// searches bounds how many histories are downloaded at the same time.
 	searches *fairqueue.Pool
+	// searched has the results of searches, by searchKey.
+	searched *lru.Cache
 	// decryptions lets one private key be decrypted at a time, which takes up to a second of processor time that nothing interrupts.
 	decryptions *fairqueue.Pool
 	// window and preparation are throughput.Window and preparationTime outside of tests.
 	window, preparation time.Duration
+	// tokenSettling and tokenWaits are the constant and defaultTokenWaits outside of tests.
+	tokenSettling time.Duration
+	tokenWaits    []time.Duration
 }
 
 // NewClient creates a client. It reads the proxy variables of the environment; later changes have no effect.
@@ -93,8 +99,8 @@ func NewClient(options Options) *Client {
 	options.Limits = options.Limits.WithDefaults()
 	proxies := httpproxy.FromEnvironment()
 	return &Client{options: options, transport: newTransport(options.AllowLocalAddresses, proxies), proxies: proxies, apps: newAppTokens(),
-		memory: newMemory(options.Limits), searches: fairqueue.NewPool(concurrentSearches), decryptions: fairqueue.NewPool(1),
-		window: throughput.Window, preparation: preparationTime}
+		memory: newMemory(options.Limits), searches: fairqueue.NewPool(concurrentSearches), searched: lru.New(maxSearches), decryptions: fairqueue.NewPool(1),
+		window: throughput.Window, preparation: preparationTime, tokenSettling: tokenSettling, tokenWaits: defaultTokenWaits()}
 }
 
 // Remote is a repository and how to reach it.
@@ -112,8 +118,9 @@ type Remote struct {
 	// KnownHosts are the host keys to accept over ssh, in the format of OpenSSH, in addition to the client's own.
 	KnownHosts []byte
 
-	// CA are PEM certificates to trust over https instead of the system's.
-	CA []byte
+	// CA are PEM certificates to trust over https instead of the system's, or in addition to them with TrustsSystem.
+	CA           []byte
+	TrustsSystem bool
 
 	// ClientCert and ClientKey are the PEM certificate and key to show over https; both or none.
 	ClientCert, ClientKey []byte
@@ -177,7 +184,7 @@ func (r Remote) Key() string {
 	}
 	// With quoted values, two different lists never give the same text.
 	digest := sha256.Sum256(fmt.Appendf(nil, "%q", []any{r.URL, r.Auth.PrivateKey, r.Auth.Passphrase, r.Auth.Token, r.Auth.BearerToken, r.Auth.Username,
-		r.Auth.Password, app, r.KnownHosts, r.CA, r.ClientCert, r.ClientKey, r.Proxy.Address, r.Proxy.Username, r.Proxy.Password, r.RecurseSubmodules}))
+		r.Auth.Password, app, r.KnownHosts, r.CA, r.TrustsSystem, r.ClientCert, r.ClientKey, r.Proxy.Address, r.Proxy.Username, r.Proxy.Password, r.RecurseSubmodules}))
 	return hex.EncodeToString(digest[:])
 }
 
@@ -205,6 +212,8 @@ type repository struct {
 	remote   Remote
 	endpoint endpoint
 	secrets  *secrets
+	// tokenIssued is when the token of a GitHub App was obtained that is sent to the server; zero without one.
+	tokenIssued time.Time
 	// limits are what is left of the client's limits, which a repository and its submodules share.
 	limits archive.Limits
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -97,7 +98,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap returns the Error of the submodule, or the reason why the context ended.
+// Unwrap returns the Error of the submodule, the reason why the context ended, errNewToken, errOnlyTips, or that
+// the disk is full (syscall.ENOSPC).
 func (e *Error) Unwrap() error { return e.cause }
 
 // knownError is a failure whose kind does not depend on where it happens.
@@ -149,7 +151,14 @@ func (r *repository) failure(ctx context.Context, attempt string, err error) err
 	case errors.As(err, &known):
 		return r.fail(known.kind, "%s: %s", attempt, err.Error())
 	case errors.As(err, &said):
-		return r.fail(kindOfText(string(said)), "%s: the server says: %s", attempt, strings.TrimPrefix(r.secrets.foreign(string(said)), "ERROR: "))
+		typed = r.fail(kindOfText(string(said)), "%s: the server says: %s", attempt, strings.TrimPrefix(r.secrets.foreign(string(said)), "ERROR: "))
+		typed.cause = causeOfText(string(said))
+		return typed
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		typed = r.fail(Other, "%s: the disk of the controller is full", attempt)
+		typed.cause = syscall.ENOSPC
+		return typed
 	}
 	kind, text := explainConnection(err)
 	typed = r.fail(kind, "%s: %s", attempt, text)
@@ -160,6 +169,19 @@ func (r *repository) failure(ctx context.Context, attempt string, err error) err
 	return typed
 }
 
+// notValid is what servers that are built on JGit, such as Gerrit, say of a commit that is not the tip of a ref: "want … not valid".
+const notValid = "not valid"
+
+// errOnlyTips is the cause of an error of a server that may give a commit only with the history of a ref.
+var errOnlyTips = errors.New("the commit is not the tip of a ref")
+
+func causeOfText(text string) error {
+	if strings.Contains(strings.ToLower(text), notValid) {
+		return errOnlyTips
+	}
+	return nil
+}
+
 // kindOfText classifies errors that servers report as text only, over ssh and in the middle of a conversation.
 func kindOfText(text string) Kind {
 	text = strings.ToLower(text)
@@ -167,7 +189,7 @@ func kindOfText(text string) Kind {
 		kind  Kind
 		words []string
 	}{
-		{RevisionNotFound, []string{"not our ref", "no such commit", "unadvertised object"}},
+		{RevisionNotFound, []string{"not our ref", "no such commit", "unadvertised object", notValid}},
 		{RateLimited, []string{"rate limit", "too many requests", "try again later"}},
 		{RepositoryNotFound, []string{"not found", "does not exist", "does not appear to be a git repository", "could not be found", "no such", "not a git"}},
 		{AuthenticationFailed, []string{"denied", "permission", "not authorized", "unauthorized", "forbidden", "authentication", "access"}},

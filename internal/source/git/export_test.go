@@ -29,3 +29,8 @@ func (c *Client) Expect(window, preparation time.Duration) {
 func (c *Client) DialHTTP(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
 	c.transport.DialContext = dial
 }
+
+// ExpectTokens sets how old a token of a GitHub App is when all servers know it, and the times between the attempts with a younger one.
+func (c *Client) ExpectTokens(settling time.Duration, waits ...time.Duration) {
+	c.tokenSettling, c.tokenWaits = settling, waits
+}

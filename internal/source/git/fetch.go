@@ -2,14 +2,14 @@ package git
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
-
-	"github.com/go-git/go-git/v5/plumbing"
+	"syscall"
 
 	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 )
@@ -60,6 +60,8 @@ func (w want) encode(c *capabilities) []byte {
 type packFile struct {
 	*os.File
 	limits packLimits
+	// tips identifies the tips of a whole history; empty for another packfile.
+	tips string
 }
 
 // newPackFile creates an empty packFile.
@@ -71,12 +73,12 @@ func (r *repository) newPackFile(limits packLimits) (packFile, error) {
 	if err := os.Remove(file.Name()); err != nil {
 		return packFile{}, errors.Join(err, file.Close())
 	}
-	return packFile{file, limits}, nil
+	return packFile{File: file, limits: limits}, nil
 }
 
 // fetch downloads the commit: alone if the server allows that, otherwise with the history of all branches and tags.
 //
-// Servers with version 2 of the protocol send any commit that they have. Other servers send commits that refs point to, and with the
+// Most servers with version 2 of the protocol send any commit that they have; those that are built on JGit send only tips. Other servers send commits that refs point to, and with the
 // capability allow-reachable-sha1-in-want also the commits that refs lead to. Without the capability, most servers, such as Azure DevOps
 // and git itself, still send those over HTTP, and some refuse.
 func (r *repository) fetch(ctx context.Context, sha string) (packFile, error) {
@@ -102,15 +104,26 @@ func (r *repository) fetch(ctx context.Context, sha string) (packFile, error) {
 		}
 	}
 	file, err := server.download(w, attempt)
-	if failed := (*Error)(nil); mayRefuse && errors.As(err, &failed) && (failed.Kind == RevisionNotFound || failed.Kind == Unreachable) {
-		server.close()
-		return r.fetchHistory(ctx, attempt, false)
+	failed := (*Error)(nil)
+	refused := mayRefuse && errors.As(err, &failed) && (failed.Kind == RevisionNotFound || failed.Kind == Unreachable)
+	if !refused && !errors.Is(err, errOnlyTips) {
+		return file, err
+	}
+	server.close()
+	if file, err = r.fetchHistory(ctx, attempt, sha, false); errors.Is(err, errSearched) {
+		return file, r.noSuchCommit(sha)
 	}
 	return file, err
 }
 
-// fetchHistory downloads everything that HEAD, branches and tags lead to.
-func (r *repository) fetchHistory(ctx context.Context, attempt string, commitsOnly bool) (packFile, error) {
+// noSuchCommit is the error for a commit that the whole history does not have.
+func (r *repository) noSuchCommit(sha string) error {
+	return r.fail(RevisionNotFound, "check out commit %s: no branch or tag has it, and the server gives no other commits", sha)
+}
+
+// fetchHistory downloads everything that HEAD, branches and tags lead to, to search for the commit. The error is errSearched if that was in
+// vain since the tips were the same, see searches.
+func (r *repository) fetchHistory(ctx context.Context, attempt, commit string, commitsOnly bool) (packFile, error) {
 	server, err := r.uploadPack(ctx)
 	if err != nil {
 		return packFile{}, err
@@ -130,7 +143,13 @@ func (r *repository) fetchHistory(ctx context.Context, attempt string, commitsOn
 		w.objects = append(w.objects, tip.String())
 	}
 	slices.Sort(w.objects)
-	return server.download(w, attempt)
+	tips := sha256.Sum256([]byte(strings.Join(w.objects, " ")))
+	if _, known := r.searched(commit, string(tips[:])); known {
+		return packFile{}, errSearched
+	}
+	file, err := server.download(w, attempt)
+	file.tips = string(tips[:])
+	return file, err
 }
 
 // download sends the request and stores the answer.
@@ -145,6 +164,9 @@ func (u *uploadPack) download(w want, attempt string) (packFile, error) {
 		limits.totalSize *= historyFactor
 	}
 	file, err := u.newPackFile(limits)
+	if errors.Is(err, syscall.ENOSPC) {
+		return packFile{}, u.failure(attempt, err)
+	}
 	if err != nil {
 		return packFile{}, u.fail(Other, "%s: no file on the controller's disk: %s", attempt, innermost(err))
 	}
@@ -188,39 +210,4 @@ func readToPackfile(packets *packetReader) error {
 			return fmt.Errorf("%w: no packfile", errProtocol)
 		}
 	}
-}
-
-// searchHistory returns at most two commits that start with the digits, from the history of all branches and tags.
-func (c *Client) searchHistory(ctx context.Context, r *repository, digits string) ([]string, error) {
-	attempt := "search for commit " + digits
-	ctx, cancel := context.WithTimeout(ctx, c.options.CheckoutTimeout)
-	defer cancel()
-	// A history takes space on the disk, and many more requests for refs than checkouts run at the same time.
-	done, err := c.searches.Acquire(ctx, r.remote.Namespace)
-	if err != nil {
-		return nil, r.failure(ctx, attempt, errBusy)
-	}
-	defer done()
-	file, err := r.fetchHistory(ctx, attempt, true)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	claim := c.memory.newClaim(r.remote.Namespace)
-	defer claim.release()
-	if err := claim.holdPacks(ctx, 0, file); err != nil {
-		return nil, r.failure(ctx, attempt, err)
-	}
-	p, err := openPack(ctx, file.File, file.limits, c.memory)
-	if err != nil {
-		return nil, r.failure(ctx, attempt, err)
-	}
-	var found []string
-	for _, object := range p.objects {
-		name := object.hash.String()
-		if object.kind == plumbing.CommitObject && strings.HasPrefix(name, digits) && !slices.Contains(found, name) && len(found) < 2 {
-			found = append(found, name)
-		}
-	}
-	return found, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rsa"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -28,12 +29,24 @@ const (
 	// clockSkew is how much GitHub's clock may be behind.
 	clockSkew = time.Minute
 
+	// tokenSettling is how old a token is when all servers of GitHub know it. A younger one is refused by some, as if it were invalid, or the
+	// repository did not exist.
+	tokenSettling = time.Minute
+
 	maxTokenAnswer  = 256 << 10
 	maxTokenLength  = 4096
 	maxCachedTokens = 1000
 
 	attemptToken = "get a token for the GitHub App"
 )
+
+// errNewToken is the cause of an error of a server that may not know a new token yet.
+var errNewToken = errors.New("the token is new")
+
+// defaultTokenWaits returns the times between the attempts with a new token.
+func defaultTokenWaits() []time.Duration {
+	return []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+}
 
 // gitHubAPI returns the address of the API that issues tokens for the repository. Without a BaseURL it is the address that GitHub documents
 // for the host: github.com, an enterprise with data residency (NAME.ghe.com), or a GitHub Enterprise Server.
@@ -61,6 +74,8 @@ type appTokens struct {
 type appToken struct {
 	Value     string    `json:"token"`
 	ExpiresAt time.Time `json:"expires_at"`
+	// issued is when it was obtained.
+	issued time.Time
 }
 
 func newAppTokens() *appTokens { return &appTokens{kept: lru.New(maxCachedTokens)} }
@@ -73,23 +88,33 @@ func (r *repository) appKey() string {
 	return remote.Key()
 }
 
-// invalidate drops the token, which the server did not accept.
-func (a *appTokens) invalidate(r *repository) { a.kept.Remove(r.appKey()) }
+// hasNewToken reports whether the request was sent with a token that servers may not know yet.
+func (r *repository) hasNewToken(now time.Time) bool {
+	return !r.tokenIssued.IsZero() && now.Sub(r.tokenIssued) < r.client.tokenSettling
+}
+
+// invalidate drops the token that the server did not accept, unless there is another one already.
+func (a *appTokens) invalidate(r *repository) {
+	key := r.appKey()
+	if known, found := a.kept.Get(key); found && known.(appToken).issued.Equal(r.tokenIssued) {
+		a.kept.Remove(key)
+	}
+}
 
 // token returns a token that is valid for some minutes at least. Concurrent callers with the same key share one exchange.
-func (a *appTokens) token(ctx context.Context, r *repository, transport http.RoundTripper) (string, error) {
+func (a *appTokens) token(ctx context.Context, r *repository, transport http.RoundTripper) (appToken, error) {
 	key := r.appKey()
-	if token := a.valid(key); token != "" {
+	if token := a.valid(key); token.Value != "" {
 		return token, nil
 	}
 	exchange := a.exchanges.DoChan(key, func() (value any, err error) {
 		defer func() {
 			if recover() != nil { // a panic in this goroutine would end the process
-				value, err = "", r.fail(Other, "%s: an internal error", attemptToken)
+				value, err = appToken{}, r.fail(Other, "%s: an internal error", attemptToken)
 			}
 		}()
 		// Another exchange may have ended since.
-		if token := a.valid(key); token != "" {
+		if token := a.valid(key); token.Value != "" {
 			return token, nil
 		}
 		// Not the caller's context: others wait for the same answer.
@@ -97,25 +122,26 @@ func (a *appTokens) token(ctx context.Context, r *repository, transport http.Rou
 		defer cancel()
 		token, err := r.exchange(ctx, transport)
 		if err == nil {
+			token.issued = time.Now()
 			a.kept.Add(key, token)
 		}
-		return token.Value, err
+		return token, err
 	})
 	select {
 	case <-ctx.Done():
-		return "", r.failure(ctx, attemptToken, ctx.Err())
+		return appToken{}, r.failure(ctx, attemptToken, ctx.Err())
 	case result := <-exchange:
-		return result.Val.(string), result.Err
+		return result.Val.(appToken), result.Err
 	}
 }
 
-// valid returns the token that is kept under the key; empty when there is none that is valid for some minutes.
-func (a *appTokens) valid(key string) string {
+// valid returns the token that is kept under the key; an empty one when there is none that is valid for some minutes.
+func (a *appTokens) valid(key string) appToken {
 	known, _ := a.kept.Get(key)
 	if token, _ := known.(appToken); time.Now().Before(token.ExpiresAt.Add(-tokenMargin)) {
-		return token.Value
+		return token
 	}
-	return ""
+	return appToken{}
 }
 
 // exchange asks GitHub for a token of the App.

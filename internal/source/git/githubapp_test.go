@@ -128,13 +128,15 @@ func TestGitHubApp(t *testing.T) {
 		"PKCS#8": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
 	}
 	root, _, sha := firstCommit(t)
-	accepted := canary
+	refusal := func(http.ResponseWriter) bool { return false }
 	var mutex sync.Mutex
 	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mutex.Lock()
-		want := accepted
+		refuses := refusal
 		mutex.Unlock()
-		protected("x-access-token", want, backend(t, root)).ServeHTTP(w, r)
+		if !refuses(w) {
+			protected("x-access-token", canary, backend(t, root)).ServeHTTP(w, r)
+		}
 	}))
 	setup := func(t *testing.T, api *gitHub, key []byte) (*git.Client, git.Remote) {
 		api.t, api.key = t, &private.PublicKey
@@ -182,20 +184,45 @@ func TestGitHubApp(t *testing.T) {
 		}
 		NewWithT(t).Expect(api.exchanges.Load()).To(Equal(int32(2)))
 	})
-	t.Run("a token that is refused is forgotten", func(t *testing.T) {
-		api := &gitHub{life: time.Hour}
-		client, remote := setup(t, api, keys["PKCS#1"])
+	refuse := func(status int, times int32) *atomic.Int32 {
+		refused := &atomic.Int32{}
 		mutex.Lock()
-		accepted = "another"
-		mutex.Unlock()
-		NewWithT(t).Expect(resolveFails(t, client, remote, "main", git.AuthenticationFailed).Message).NotTo(ContainSubstring(canary))
-		mutex.Lock()
-		accepted = canary
-		mutex.Unlock()
-		_, err = client.Resolve(t.Context(), remote, "main")
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		NewWithT(t).Expect(api.exchanges.Load()).To(Equal(int32(2)))
-	})
+		defer mutex.Unlock()
+		refusal = func(w http.ResponseWriter) bool {
+			if refused.Add(1) > times {
+				return false
+			}
+			w.WriteHeader(status)
+			return true
+		}
+		return refused
+	}
+	for status, kind := range map[int]git.Kind{401: git.AuthenticationFailed, 403: git.AuthenticationFailed, 404: git.RepositoryNotFound} {
+		t.Run(fmt.Sprintf("an old token that is refused with %d is forgotten", status), func(t *testing.T) {
+			api := &gitHub{life: time.Hour}
+			client, remote := setup(t, api, keys["PKCS#1"])
+			client.ExpectTokens(0)
+			refuse(status, 1)
+			NewWithT(t).Expect(resolveFails(t, client, remote, "main", kind).Message).NotTo(ContainSubstring(canary))
+			_, err = client.Resolve(t.Context(), remote, "main")
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(api.exchanges.Load()).To(Equal(int32(2)))
+		})
+		t.Run(fmt.Sprintf("a new token that is refused with %d is sent again", status), func(t *testing.T) {
+			g := NewWithT(t)
+			api := &gitHub{life: time.Hour}
+			client, remote := setup(t, api, keys["PKCS#1"])
+			client.ExpectTokens(time.Hour, time.Millisecond, 2*time.Millisecond)
+			refuse(status, 2)
+			g.Expect(client.Resolve(t.Context(), remote, "main")).To(HaveField("SHA", sha))
+			checkedOut(t, client, remote, sha)
+			refused := refuse(status, 100)
+			resolveFails(t, client, remote, "main", git.Unreachable)
+			g.Expect(refused.Load()).To(Equal(int32(3)))
+			g.Expect(api.exchanges.Load()).To(Equal(int32(1)), "it is the same token")
+		})
+	}
+	refuse(0, 0)
 	for name, tt := range map[string]struct {
 		fault  func(w http.ResponseWriter) bool
 		change func(*git.GitHubApp)

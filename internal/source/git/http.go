@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/base64"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -146,8 +147,24 @@ func (s *httpSession) request(ctx context.Context, version int, body []byte) (io
 	return response.Body, nil
 }
 
-// do sends one request. The body of the answer is closed with the session.
+// do sends one request, and again when a token of a GitHub App may be too new for the server.
 func (s *httpSession) do(ctx context.Context, method, path string, version int, body []byte, kind string) (*http.Response, error) {
+	for _, wait := range s.repository.client.tokenWaits {
+		response, err := s.send(ctx, method, path, version, body, kind)
+		if !errors.Is(err, errNewToken) {
+			return response, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(wait):
+		}
+	}
+	return s.send(ctx, method, path, version, body, kind)
+}
+
+// send sends one request. The body of the answer is closed with the session.
+func (s *httpSession) send(ctx context.Context, method, path string, version int, body []byte, kind string) (*http.Response, error) {
 	_ = s.body.Close()
 	address := *s.base
 	address.Path += path
@@ -214,7 +231,8 @@ func (r *repository) authorization(ctx context.Context, transport http.RoundTrip
 		if err != nil {
 			return "", err
 		}
-		username, password = "x-access-token", token
+		r.tokenIssued = token.issued
+		username, password = "x-access-token", token.Value
 	case auth.Username != "" || auth.Password != "":
 		password = auth.Password
 	case username == "" && password == "":
@@ -237,11 +255,19 @@ func (r *repository) statusError(response *http.Response, now time.Time) error {
 		failed.RetryAfter = wait
 		return failed
 	}
+	switch isRefusal := slices.Contains([]int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound}, status); {
+	case isRefusal && authorized && r.hasNewToken(now):
+		failed := r.fail(Unreachable, "the server does not accept a token of the GitHub App that was just issued, which may be over soon (status %d)%s", status, hint)
+		failed.cause = errNewToken
+		return failed
+	case isRefusal && authorized:
+		// What the App may read may have changed since the token was issued.
+		r.client.apps.invalidate(r)
+	}
 	switch {
 	case status == http.StatusUnauthorized && !authorized:
 		return r.fail(AuthenticationFailed, "the server wants credentials, or there is no such repository (status %d)%s", status, hint)
 	case status == http.StatusUnauthorized:
-		r.client.apps.invalidate(r)
 		return r.fail(AuthenticationFailed, "the server does not accept the credentials (status %d)%s", status, hint)
 	case status == http.StatusForbidden:
 		return r.fail(AuthenticationFailed, "the credentials do not allow to read the repository (status %d)%s", status, hint)

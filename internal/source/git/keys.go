@@ -105,6 +105,11 @@ func (r *repository) clientCertificate() (tls.Certificate, error) {
 // certificateAuthorities returns the authorities that the remote trusts.
 func (r *repository) certificateAuthorities() (*x509.CertPool, error) {
 	pool, count, large := x509.NewCertPool(), 0, 0
+	if r.remote.TrustsSystem {
+		if system, err := x509.SystemCertPool(); err == nil {
+			pool = system
+		}
+	}
 	for block, rest := pem.Decode(r.remote.CA); block != nil; block, rest = pem.Decode(rest) {
 		// As everywhere in Go, what is not a certificate is ignored.
 		certificate, err := x509.ParseCertificate(block.Bytes)

@@ -192,7 +192,8 @@ func (f *hostFinder) matches(hosts []byte) (matches, withoutPort bool, err error
 	// Patterns with a port do not apply to other ports.
 	forAllPorts := asterisk >= 0 && !bytes.Contains(hosts[asterisk:], []byte("]:"))
 	var excluded, excludedWithoutPort bool
-	for pattern := range strings.SplitSeq(string(hosts), ",") {
+	// As with OpenSSH, the case of a name does not matter. The name of the server is in lower case.
+	for pattern := range strings.SplitSeq(strings.ToLower(string(hosts)), ",") {
 		if pattern == "" {
 			continue
 		}

@@ -53,6 +53,8 @@ func TestKnownHostsAreReadAsOpenSSHDoes(t *testing.T) {
 	}{
 		{list: "git.example.com" + line, known: true, trusted: true},
 		{list: "a,git.example.com,b" + line, known: true, trusted: true},
+		{list: "Git.EXAMPLE.com" + line, known: true, trusted: true, unlike: true},
+		{list: "*.Example.com,!GIT.example.com" + line, unlike: true},
 		{list: "\t git.example.com" + strings.ReplaceAll(line, " ", " \t ") + "\r\n", known: true, trusted: true},
 		{list: "# comment\n\n \ngit.example.com" + line, known: true, trusted: true},
 		{list: "git.example.com" + strings.TrimSpace(line) + " a comment", unlike: true},

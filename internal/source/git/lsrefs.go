@@ -66,19 +66,32 @@ func (r Revision) String() string {
 //
 // Errors are of type *Error, except for that of a context that the caller has cancelled.
 func (c *Client) Resolve(ctx context.Context, remote Remote, ref string) (Revision, error) {
+	if sha := strings.ToLower(ref); isObjectName(sha) {
+		if _, err := c.open(remote); err != nil {
+			return Revision{}, err
+		}
+		return Revision{SHA: sha}, nil
+	}
+	return c.resolve(ctx, remote, ref, strings.ToLower(ref))
+}
+
+// ResolveName is like Resolve, but the ref is a name and never a SHA, whatever its letters are.
+func (c *Client) ResolveName(ctx context.Context, remote Remote, ref string) (Revision, error) {
+	return c.resolve(ctx, remote, ref, "")
+}
+
+// resolve finds the commit of the name or, if there is none, the one that starts with the digits.
+func (c *Client) resolve(ctx context.Context, remote Remote, ref, digits string) (Revision, error) {
 	r, err := c.open(remote)
 	if err != nil {
 		return Revision{}, err
-	}
-	if sha := strings.ToLower(ref); isObjectName(sha) {
-		return Revision{SHA: sha}, nil
 	}
 	shown := plaintext.Cut(ref, maxShown)
 	if len(ref) > maxRefLength || !validRefName("refs/"+ref) && ref != "" {
 		return Revision{}, r.fail(RevisionNotFound, "%q cannot be the name of a branch, a tag or a commit", shown)
 	}
 	query := refQuery{names: candidates(ref), prefixes: append(candidates(ref), headRef)}
-	if digits := strings.ToLower(ref); len(digits) >= minAbbreviation && len(digits) < sha1Length && isHex(digits) {
+	if len(digits) >= minAbbreviation && len(digits) < sha1Length && isHex(digits) {
 		query.digits, query.prefixes = digits, nil
 	}
 	found, err := c.list(ctx, r, query)

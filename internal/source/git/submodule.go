@@ -117,7 +117,7 @@ func (p *part) wrapOnce(err error) error {
 
 // submoduleRemote returns the Remote of a submodule. The URL comes from the repository, so anybody who can write to the repository chooses
 // the host. So the credentials and the client certificate are sent only to the host that they are for. Known hosts, CA and proxy are those
-// of the parent.
+// of the parent. A CA says nothing about the public servers on which submodules often are, so for other hosts it adds to the system's.
 func (r *repository) submoduleRemote(url string) (Remote, error) {
 	if strings.HasPrefix(url, "./") || strings.HasPrefix(url, "../") {
 		joined, err := r.endpoint.join(url)
@@ -131,6 +131,7 @@ func (r *repository) submoduleRemote(url string) (Remote, error) {
 		return Remote{}, err
 	}
 	remote := Remote{URL: url, KnownHosts: r.remote.KnownHosts, CA: r.remote.CA, Proxy: r.remote.Proxy, RecurseSubmodules: true}
+	remote.TrustsSystem = r.remote.TrustsSystem || to.host != r.endpoint.host
 	if !r.endpoint.sharesCredentials(to) {
 		return remote, nil
 	}

@@ -408,7 +408,7 @@ func TestPanicOfAnExchangeForATokenIsAnErrorLikeAnother(t *testing.T) {
 	var failed *Error
 	g.Expect(errors.As(err, &failed)).To(BeTrue(), "%v", err)
 	g.Expect(failed.Message).To(ContainSubstring("an internal error"))
-	g.Expect(token).To(BeEmpty())
+	g.Expect(token).To(BeZero())
 }
 
 func TestPackIsNotReadAgainWithoutEnd(t *testing.T) {

@@ -134,7 +134,7 @@ func (u *uploadPack) failure(attempt string, err error) error {
 	var said serverError
 	if u.ctx.Err() == nil && errors.As(err, &said) && !u.mayQuote() {
 		failed := u.fail(kindOfText(string(said)), "%s: the server reports an error, which is shown only if it receives credentials", attempt)
-		failed.Detail = u.secrets.foreign(string(said))
+		failed.Detail, failed.cause = u.secrets.foreign(string(said)), causeOfText(string(said))
 		return failed
 	}
 	return u.repository.failure(u.ctx, attempt, err)

@@ -76,7 +76,7 @@ func controllers(ctx context.Context, dir string) (*recorder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the manager: %w", err)
 	}
-	flux := &source.Flux{APIReader: recorded, Mapper: mapper}
+	flux := &source.Flux{APIReader: recorded, Mapper: mapper, NewCache: func(cache.Options) (cache.Cache, error) { return recorded, nil }}
 	if err := add(ctx, mgr, flux, dir); err != nil {
 		return nil, err
 	}
