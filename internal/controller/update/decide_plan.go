@@ -8,11 +8,15 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
 const (
 	// storeTimeout bounds how long a plan, or outputs, wait until they can be stored. The agent keeps them meanwhile.
 	storeTimeout = 10 * time.Minute
+	// refusedTimeout is the same for outputs that the API server refuses, as with a quota. A right that is missing while an upgrade replaces a role is
+	// back sooner. The Stack counts as being updated meanwhile, also if nobody needs its outputs.
+	refusedTimeout = time.Minute
 	// storeRetryInterval and storeRetryLimit are the shortest and the longest time between two attempts to store them.
 	storeRetryInterval = 2 * time.Second
 	storeRetryLimit    = time.Minute
@@ -53,11 +57,14 @@ func decideOnStorage(o *observation) decision {
 
 // decideOnOutputs stores the outputs of an operation that succeeded before its result is recorded, because the agent forgets them then.
 func decideOnOutputs(o *observation) decision {
-	since := o.now.Sub(o.agent.operation.GetEndTime().AsTime())
+	since, limit := o.now.Sub(o.agent.operation.GetEndTime().AsTime()), storeTimeout
+	if patch.IsRefused(o.outputs.err) {
+		limit = refusedTimeout
+	}
 	switch err := o.outputs.err; {
 	case !o.outputs.tried:
 		return decision{action: actionStoreOutputs, wake: byDecision}
-	case err == nil, errors.Is(err, errForeignOutputs), since > storeTimeout:
+	case err == nil, errors.Is(err, errForeignOutputs), since > limit:
 		return decision{action: actionRecord, wake: byNothing}
 	default:
 		return retryAfter(autov1alpha1.UpdateTransientFailureReason, "the outputs cannot be stored, which is tried again: "+err.Error(),

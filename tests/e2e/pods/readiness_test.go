@@ -96,7 +96,7 @@ func TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) 
 	playProblems(t, map[string]problem{
 		"quota-exceeded":        exceeded(corev1.ResourcePods, "0", "1", "the pod cannot be created"),
 		"set-quota-exceeded":    exceeded("count/statefulsets.apps", "0", "1", "the API server refuses, trying again", "count/statefulsets.apps=1"),
-		"secret-quota-exceeded": exceeded("count/secrets", "1", "2", "the API server refuses, trying again", "count/secrets=1"), // the first Secret is the one of the passphrase
+		"secret-quota-exceeded": exceeded("count/secrets", "1", "3", "the API server refuses, trying again", "count/secrets=1"), // those of the passphrase, the token, the outputs
 		"limit-range": {
 			provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
 				g.Expect(system.Client.Create(ctx, memoryLimits(stack.Namespace))).To(Succeed())
