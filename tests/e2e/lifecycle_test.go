@@ -189,7 +189,8 @@ func TestOutputsOfTheNextUpdateAreStoredThoughSomebodyHadTakenTheNameOfTheFirstS
 	})
 	occupier := p.Secret(stack.Status.CurrentUpdate.Name+autov1alpha1.OutputsSecretSuffix, map[string]string{"x": "foreign"})
 	p.Create(occupier, p.Secret("later", map[string]string{"key": "value"}))
-	stack = p.Await(ready(artifact.Digest))
+	stack = p.Await(notReady(pulumiv1.OutputsNotWrittenReason))
+	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(artifact.Digest))
 	p.Expect(stack.Status.Outputs).To(BeEmpty(), "what is in that Secret is of somebody else")
 	p.Eventually(p.events).WithArguments("OutputsNotStored").Should(
 		ContainElement(ContainSubstring("exists and does not belong to this update")))

@@ -210,9 +210,11 @@ func TestHeldStackWhoseRevisionIsGoneWaitsForItsTurn(t *testing.T) {
 	p.stopController()
 	p.Succeed(os.RemoveAll(filepath.Join(system.Dir, "data", "artifacts")))
 	p.startController()
+	p.AwaitStack("canary", func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+	p.AwaitStack("east", ready("")) // it needs no files to stay as it is
 	p.ChangeStack("east", func(stack *pulumiv1.Stack) { stack.Spec.Refresh = true })
 	east := p.AwaitStack("east", notReady(pulumiv1.RevisionNotKeptReason))
-	p.Expect(statuscheck.Message(east)).To(ContainSubstring("v1 is no longer kept"))
+	p.Expect(statuscheck.Message(east)).To(And(ContainSubstring("v1 is no longer kept"), ContainSubstring(pulumiv1.ReleaseRevisionAnnotation)))
 	p.Expect(systemtest.Output(east, "x")).To(Equal("1"))
 	release()
 	p.AwaitStack("east", systemtest.Showing("2"))

@@ -13,6 +13,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
@@ -71,6 +72,20 @@ func TestWindowHoldsUpdatesUntilItOpens(t *testing.T) {
 	p.Expect(statuscheck.Message(stack)).To(ContainSubstring(pulumiv1.OrphanAnnotation))
 	p.ChangeStack(held.Name, frozen(time.Second))
 	p.awaitDestroyed()
+}
+
+func TestWindowThatOpensAfterARestartLetsTheUpdateBegin(t *testing.T) {
+	suite.Long(t, "restarts the controller")
+	p := alone(t, "window-restart")
+	stack := p.newStack()
+	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(stack.Spec.FluxSource.SourceRef.Name)}, stack)
+	first := p.publish(p.returning(1))
+	p.AwaitStack(stack.Name, ready(first.Digest))
+	p.ChangeStack(stack.Name, frozen(15*time.Second))
+	second := p.publish(p.returning(2))
+	p.restartController()
+	after := p.AwaitStack(stack.Name, ready(second.Digest))
+	p.Expect(after.Status.LastUpdate.LastResyncTime.Time).To(BeTemporally(">=", after.Spec.Windows[0].Until.Time))
 }
 
 func TestUpdateThatAWindowTakesBackHasNotRun(t *testing.T) {

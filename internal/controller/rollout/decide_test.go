@@ -126,6 +126,33 @@ func TestDecisions(t *testing.T) {
 		f.offers("b")
 		f.Expect(f.turns()).To(HaveLen(5))
 	})
+	t.Run("wave-that-is-added-before-the-open-one", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(1)
+		f.offers("b")
+		for _, stack := range f.stacks[:3] {
+			succeed(stack, "b")
+		}
+		f.decide()
+		begun := f.turns()[0]
+		begun.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{}
+		early := autov1alpha1.RolloutWave{Name: "early", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "early"}}}
+		f.rollout.Spec.Waves = []autov1alpha1.RolloutWave{f.rollout.Spec.Waves[0], early, f.rollout.Spec.Waves[1]}
+		pilot := f.stacks[7]
+		if pilot == begun {
+			pilot = f.stacks[6]
+		}
+		pilot.Labels = map[string]string{"tier": "early"}
+		f.decide()
+		f.Expect(f.turns()).To(ConsistOf(begun), "what has begun goes on")
+		succeed(begun, "b")
+		begun.Status.CurrentUpdate = nil
+		f.decide()
+		f.Expect(f.turns()).To(ConsistOf(pilot), "nobody else of the last wave begins before the new one is complete")
+		succeed(pilot, "b")
+		f.decide()
+		f.Expect(f.turns()).To(HaveLen(1))
+	})
 	t.Run("concurrency", func(t *testing.T) {
 		f := newFleet(t)
 		f.rollout.Spec.MaxConcurrent = number(2)
