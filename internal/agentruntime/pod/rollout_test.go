@@ -125,7 +125,8 @@ func TestNamespaceWhereNoPodBecomesReadyKeepsItsOtherPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		always := func(types.NamespacedName) bool { return true }
-		r := startReplacing(always, nowhere)
+		var works atomic.Bool // timers read it
+		r := startReplacing(always, func(string) bool { return works.Load() })
 		r.wait(always)
 		g.Expect(len(r.replaced)).To(BeNumerically("<=", maxRollingOfNamespace+maxFailedOfNamespace-1))
 		g.Expect(r.pauses).To(HaveExactElements("team"))
@@ -139,7 +140,7 @@ func TestNamespaceWhereNoPodBecomesReadyKeepsItsOtherPods(t *testing.T) {
 			}
 		}
 		g.Expect(r.woken).To(BeEmpty())
-		r.works = func(string) bool { return true }
+		works.Store(true)
 		r.succeed("team")
 		g.Expect(r.woken).To(And(HaveLen(26), Not(ContainElement(types.NamespacedName{Namespace: "team", Name: "38"}))))
 		r.reconcile(always)
