@@ -1,11 +1,14 @@
 package e2e_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -13,6 +16,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
@@ -72,6 +76,48 @@ func TestStackWhoseSourceIsBehindGetsItsTurnWhenThatHasTheCommit(t *testing.T) {
 	p.fetchSource("platform")
 	p.awaitRollout(autov1alpha1.RolloutCompleteReason, revision(third))
 	p.Expect(p.order(revision(third))).To(Equal([]string{"canary", "east"}))
+}
+
+// Each of them sees a commit at a time of its own, and a Stack whose source has not seen it takes no place from the others.
+func TestHundredSourcesOfOneRepositorySeeACommitAtDifferentTimes(t *testing.T) {
+	suite.Long(t, "a hundred Stacks are updated twice")
+	p := alone(t, "waves-hundred")
+	repository, first := p.repository(p.returning(1))
+	var names, canaries []string
+	for i := range 100 {
+		names = append(names, fmt.Sprintf("stack-%02d", i))
+	}
+	canaries = names[:10]
+	rollout, stacks := p.fleet(names...)
+	rollout.Spec.MaxConcurrent = new(intstr.FromInt32(5))
+	rollout.Spec.SourceRef = autov1alpha1.RolloutSource{Kind: sourcev1.GitRepositoryKind, Name: names[0]}
+	objects := []client.Object{rollout}
+	for i, stack := range stacks {
+		if i < len(canaries) {
+			stack.Labels = map[string]string{"tier": "canary"}
+		}
+		source := p.gitSource(stack.Name, repository.URL)
+		source.Spec.Interval.Duration = time.Duration(5+i/4) * time.Second
+		stack.Spec.FluxSource.SourceRef = pulumiv1.FluxSourceReference{APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.GitRepositoryKind, Name: source.Name}
+		objects = append(objects, source, stack)
+	}
+	p.enter(objects...)
+	expect := func(sha string) {
+		t.Helper()
+		revision := gitserver.Branch + "@sha1:" + sha
+		p.Eventually(func(g Gomega) {
+			status := p.rollout().Status
+			p.Expect(len(status.Turns)).To(BeNumerically("<=", 5))
+			p.Expect(status.Failing).To(BeEmpty())
+			g.Expect(status.Target).To(HaveValue(HaveField("Revision", revision)))
+			g.Expect(status.Done).To(Equal("100/100"))
+		}).WithTimeout(5 * time.Minute).Should(Succeed())
+		order := p.order(revision)
+		p.Expect(order).To(ConsistOf(names), "each is updated once")
+		p.Expect(order[:len(canaries)]).To(ConsistOf(canaries))
+	}
+	expect(first)
+	expect(p.commit(repository, p.returning(2)))
 }
 
 // That an update succeeded does not say that what it deployed works.

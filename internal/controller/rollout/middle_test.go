@@ -459,3 +459,37 @@ func TestArtifactsThatStacksMayNeedAreKept(t *testing.T) {
 	}
 	g.Expect(neededBy(rollout, many)).To(HaveLen(maxKept))
 }
+
+func TestStackThatSucceedsAtASecondAttemptSoaks(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+	f.offers("b")
+	succeed(f.stacks[0], "b")
+	succeed(f.stacks[1], "b")
+	fail(f.stacks[2], "b")
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+	f.Expect(f.turns()).To(BeEmpty())
+	f.now = noon.Add(3 * time.Hour)
+	succeed(f.stacks[2], "b") // it is tried again without another turn
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+	f.Expect(f.last.after).To(Equal(time.Hour))
+	f.now = noon.Add(4 * time.Hour)
+	f.decide()
+	f.Expect(f.turns()).To(HaveLen(5))
+}
+
+func TestFailureCountsAfterTheStatusWasLost(t *testing.T) {
+	f := newFleet(t)
+	f.offers("b")
+	f.rollout.Status = autov1alpha1.StackRolloutStatus{}
+	f.decide()
+	f.offers("c")
+	for _, stack := range f.stacks[:3] {
+		fail(stack, "c")
+	}
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "that they succeeded before is not known any longer")
+	f.Expect(f.turns()).To(BeEmpty())
+}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -59,6 +60,35 @@ func TestStackWaitsUntilItsNamespaceIsKnown(t *testing.T) {
 	o.stack.Spec.RolloutRef.Namespace, rollout.Namespace = "team", "team" // nobody has to ask
 	g.Expect(r.observeRollout(t.Context(), o)).To(Succeed())
 	g.Expect(o.planOnly).To(BeTrue())
+}
+
+// Whether the revision that a Stack has was verified is not forgotten, and not learned, from another one that waits.
+func TestHeldOfferIsNotRecordedAsVerified(t *testing.T) {
+	g := NewWithT(t)
+	from := pulumiv1.FluxSourceReference{APIVersion: "source.toolkit.fluxcd.io/v1", Kind: "GitRepository", Name: "app"}
+	offers := &countedSource{Flux: &source.Flux{}, offered: source.Artifact{
+		Digest: "sha256:b", Revision: "main@sha1:b", Verification: source.Verification{Verified: true}, Origin: autov1alpha1.UpdateSource{SourceRef: &meta.NamespacedObjectKindReference{Kind: from.Kind, Name: from.Name}}}}
+	rollout := &autov1alpha1.StackRollout{Namespace: "team", Name: "waves"}
+	r := &Reconciler{Client: oneRollout{rollout: rollout}, Sources: &source.Set{Sources: []source.Source{offers}, RequireVerified: true}}
+	o := upToDate()
+	o.stack.Namespace = "team"
+	o.stack.Spec.FluxSource, o.stack.Spec.RolloutRef = &pulumiv1.FluxSource{SourceRef: from}, &pulumiv1.RolloutReference{Name: "waves"}
+	observed := func() string {
+		g.Expect(r.observeSource(t.Context(), o)).To(Succeed())
+		followVerification(o)
+		return o.artifact.Digest
+	}
+	for _, verified := range []string{"sha256:a", ""} {
+		o.stack.Status.VerifiedDigest = verified
+		g.Expect(observed()).To(Equal("sha256:a"))
+		g.Expect(o.stack.Status.VerifiedDigest).To(Equal(verified))
+	}
+
+	rollout.Status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: autov1alpha1.RolloutRevision{Revision: "main@sha1:b", Digest: "sha256:b"}}
+	rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: waves.Name("team", o.stack.Name)}}
+	o.held = nil
+	g.Expect(observed()).To(Equal("sha256:b"))
+	g.Expect(o.stack.Status.VerifiedDigest).To(Equal("sha256:b"))
 }
 
 // The condition appears after five to ten minutes, at another time for each Stack, and does not change with each commit.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -158,22 +159,8 @@ var inWaves = []string{"waves-main", "waves-one", "waves-two"}
 
 // rollOut expects that a StackRollout of one shard lets the Stacks of all shards have its source.
 func (f *fleet) rollOut() {
-	rollout := &autov1alpha1.StackRollout{ObjectMeta: f.Meta("waves"), Spec: autov1alpha1.StackRolloutSpec{
-		SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.ExternalArtifactKind, Name: f.Name}, Waves: []autov1alpha1.RolloutWave{
-			{Name: "first", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "first"}}}, {Name: "rest"},
-		},
-	}}
-	rollout.Labels = map[string]string{shardKey: "two"}
-	for _, name := range inWaves {
-		stack := system.NewStack(f.Name, name, sourcev1.ExternalArtifactKind)
-		stack.Spec.Stack, stack.Spec.FluxSource.SourceRef.Name = name, f.Name
-		stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: rollout.Name}
-		stack.Labels = map[string]string{"tier": "first"}
-		if shard := strings.TrimPrefix(name, "waves-"); shard != "main" {
-			stack.Labels = map[string]string{shardKey: shard}
-		}
-		f.Create(stack)
-	}
+	rollout := f.rolloutOfTwo()
+	f.join(inWaves...)
 	for _, name := range inWaves {
 		f.AwaitStack(name, statuscheck.NotReady(pulumiv1.RolloutNotFoundReason))
 	}
@@ -182,6 +169,55 @@ func (f *fleet) rollOut() {
 		f.AwaitStack(name, func(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) })
 	}
 	f.expectUpdates(1, inWaves...)
+	f.Eventually(f.doneInWaves).Should(Equal("3/3"))
+}
+
+// rolloutOfTwo returns a StackRollout of shard two, which lets the Stack of the main controller have its source before the others.
+func (f *fleet) rolloutOfTwo() *autov1alpha1.StackRollout {
+	rollout := &autov1alpha1.StackRollout{ObjectMeta: f.Meta("waves"), Spec: autov1alpha1.StackRolloutSpec{
+		SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.ExternalArtifactKind, Name: f.Name}, Waves: []autov1alpha1.RolloutWave{
+			{Name: "first", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "first"}}}, {Name: "rest"},
+		},
+	}}
+	rollout.Labels = map[string]string{shardKey: "two"}
+	return rollout
+}
+
+// join creates Stacks of that StackRollout. Their names end with those of their shards.
+func (f *fleet) join(names ...string) {
+	f.Helper()
+	for _, name := range names {
+		stack := system.NewStack(f.Name, name, sourcev1.ExternalArtifactKind)
+		stack.Spec.Stack, stack.Spec.FluxSource.SourceRef.Name = name, f.Name
+		stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: "waves"}
+		stack.Labels = map[string]string{"tier": "first"}
+		if _, shard, _ := strings.Cut(name, "-"); shard != "main" {
+			stack.Labels = map[string]string{shardKey: shard}
+		}
+		f.Create(stack)
+	}
+}
+
+// The wave that runs goes on, and the next one begins when the shard of the StackRollout has a controller again.
+func TestWavesGoOnAfterTheControllerOfTheirRolloutWasKilled(t *testing.T) {
+	f := &fleet{Fixture: systemtest.New(t, system, "writer", systemtest.Patience)}
+	names := []string{"writer-main", "writer-one", "writer-two"}
+	f.Enter(map[string]string{localsystem.PassphraseKey: "passphrase"}, &sourcev1.ExternalArtifact{ObjectMeta: f.Meta(f.Name)}, f.rolloutOfTwo())
+	f.join(names...)
+	f.awaitDeployed(f.commit(1), names...)
+	f.Eventually(f.doneInWaves).Should(Equal("3/3"))
+
+	release := f.hold("writer-main")
+	second := f.commit(2)
+	f.awaitHeld("writer-main")
+	f.Succeed(controllers["two"].Stop(0))
+	release()
+	f.awaitDeployed(second, "writer-main")
+	f.Consistently(func() int { return f.updates("writer-one") }).WithTimeout(2 * time.Second).Should(Equal(1), "nobody opened the next wave")
+
+	f.Succeed(startShard(f.Context(), "two"))
+	f.awaitDeployed(second, names...)
+	f.expectUpdates(2, names...)
 	f.Eventually(f.doneInWaves).Should(Equal("3/3"))
 }
 
