@@ -166,13 +166,20 @@ func (f *fleet) files(team string, value int) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": fmt.Sprintf("name: %s\nruntime: yaml\noutputs:\n  value: v%d\n", team, value)}
 }
 
-// commit makes a commit in the repository of each team, and announces it to source-controller.
+// commit makes a commit with a new value for each team.
 func (f *fleet) commit(ctx context.Context, teams []*team) error {
 	f.value++
+	for _, t := range teams {
+		t.value = f.value
+	}
+	return f.push(ctx, teams)
+}
+
+// push makes a commit with the value of each team in its repository, and announces it to source-controller.
+func (f *fleet) push(ctx context.Context, teams []*team) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(requesters)
 	for _, t := range teams {
-		t.value = f.value
 		group.Go(func() error {
 			if _, err := t.app.Repository.Commit(f.files(t.app.Name, t.value)); err != nil {
 				return err

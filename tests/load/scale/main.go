@@ -1,7 +1,7 @@
 // Command scale measures the resource usage of many Stacks. It runs stack-controller with real etcd, kube-apiserver and source-controller.
 // Most Stacks use a stub instead of the pulumi CLI; one more Stack uses the real CLI, which shows what another tenant notices meanwhile. First
 // come a thousand Stacks in waves, and a thousand with inputs. At each of several sizes it creates Stacks, makes a commit for all of them, and
-// kills the controller. At the last size it also measures an idle system, a commit for one namespace and one without changes; and, with some of
+// kills the controller. At the last size it also measures an idle system, a commit for one namespace, one without changes and one for which all wait; and, with some of
 // the Stacks, a neighbour, a change of the leader, three controllers, and deletion. Run it with "make scale".
 package main
 
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	stacks := flags.Int("stacks", 2000, fmt.Sprintf("how many Stacks there are in the end, a multiple of %d", perTeam))
 	report := flags.String("report", "", "the page to write the results to, with its plots beside it; none when empty")
-	only := flags.String("only", "", "measure nothing but this, and write no page: fleet (creation, a commit, a restart) or waves; everything when empty")
+	only := flags.String("only", "", "measure nothing but this, and write no page: fleet (creation, a commit, a restart), held or waves; everything when empty")
 	apiProfile := flags.String("profile", "", "file for a profile of kube-apiserver's processor time during the first commit for all; none when empty")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -66,8 +66,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if *stacks < perTeam || *stacks%perTeam != 0 {
 		return fmt.Errorf("-stacks must be a multiple of %d, not %d", perTeam, *stacks)
 	}
-	if !slices.Contains([]string{"", "fleet", "waves"}, *only) {
-		return fmt.Errorf("-only must be fleet or waves, not %q", *only)
+	if !slices.Contains([]string{"", "fleet", "held", "waves"}, *only) {
+		return fmt.Errorf("-only must be fleet, held or waves, not %q", *only)
 	}
 	machine := &measure.Machine{}
 	if err := machine.MeasureLoad(ctx); err != nil {
@@ -79,12 +79,12 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		return err
 	}
 	r := &results{machine: machine, stacks: *stacks}
-	if *only == "waves" {
-		if r.waves, err = s.waves(ctx); err != nil {
+	if *only == "held" || *only == "waves" {
+		text, err := s.part(ctx, *only, *stacks)
+		if err != nil {
 			return err
 		}
-		_, err := fmt.Fprint(out, r.waves.text())
-		return err
+		return write(out, text)
 	}
 	if *only != "fleet" {
 		if err := s.others(ctx, r); err != nil {
@@ -103,8 +103,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		r.growth = append(r.growth, g)
 	}
 	if *only == "fleet" {
-		_, err := fmt.Fprint(out, "\n", r.growthTables())
-		return err
+		return write(out, "\n"+r.growthTables())
 	}
 	if err := s.last(ctx, r); err != nil {
 		return err
@@ -112,11 +111,40 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err := machine.MeasureLoad(ctx); err != nil {
 		return err
 	}
-	fmt.Fprint(out, "\n", r.text())
+	if err := write(out, "\n"+r.text()); err != nil {
+		return err
+	}
 	if *report == "" {
 		return nil
 	}
 	return r.write(ctx, *report)
+}
+
+func write(out io.Writer, text string) error {
+	_, err := io.WriteString(out, text)
+	return err
+}
+
+// part measures nothing but waves, or Stacks that are held, and returns their section of the page.
+func (s *scale) part(ctx context.Context, only string, stacks int) (string, error) {
+	if only == "waves" {
+		w, err := s.waves(ctx)
+		if err != nil {
+			return "", err
+		}
+		return w.text(), nil
+	}
+	if err := s.fleet.grow(ctx, stacks); err != nil {
+		return "", err
+	}
+	if _, err := s.fleet.await(ctx, s.fleet.teams); err != nil {
+		return "", err
+	}
+	h, err := s.hold(ctx, s.fleet.teams)
+	if err != nil {
+		return "", err
+	}
+	return h.text(), nil
 }
 
 // until returns the sizes below the last one, and the last one.
@@ -292,6 +320,9 @@ func (s *scale) last(ctx context.Context, r *results) (err error) {
 	}
 	if r.servers, err = s.serverMemory(); err != nil {
 		return err
+	}
+	if r.waiting, err = s.hold(ctx, s.fleet.teams); err != nil {
+		return fmt.Errorf("a commit for which all wait: %w", err)
 	}
 	if r.leaderless, r.tookOver, err = s.leaderChange(ctx, teams); err != nil {
 		return fmt.Errorf("a leader change: %w", err)

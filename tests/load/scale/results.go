@@ -35,6 +35,7 @@ type results struct {
 	sharded              *sharded
 	inputs               *taken
 	waves                *waved
+	waiting              *waiting
 	servers              map[string]int64 // resident memory in bytes
 }
 
@@ -71,6 +72,7 @@ func (r *results) text() string {
 	page.WriteString(r.sharded.text())
 	page.WriteString(r.inputs.text())
 	page.WriteString(r.waves.text())
+	page.WriteString(r.waiting.text())
 	page.WriteString(r.memoryTable())
 	return page.String()
 }

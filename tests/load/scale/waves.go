@@ -34,16 +34,12 @@ const (
 	fewAtOnce, manyAtOnce = 5, 100
 	// wavesName is the name of the StackRollout, its source and the project.
 	wavesName = "waves"
-	// quietPeriod is less than the time from a commit until a Stack that waits says so in its status, and heldPeriod the rest of the time in which
-	// all do, see docs/spec/v1/stacks.md.
-	quietPeriod, heldPeriod = 4*time.Minute + 30*time.Second, 6 * time.Minute
 )
 
 // waved is what it costs that Stacks are updated in waves.
 type waved struct {
-	// plain is the cost of a commit without a StackRollout, held that of a commit for which all wait, silent and telling those of the time after it
-	// in which no Stack says so, and in which all do, few and many those of a commit in waves.
-	plain, held, silent, telling, few, many *cost
+	// plain is the cost of a commit without a StackRollout, held that of a commit for which all wait, few and many those of a commit in waves.
+	plain, held, few, many *cost
 	// free has how long a place was free until the next update began, with fewAtOnce.
 	free measure.Samples
 	// heap is how much more memory the controller has once the Stacks belong to the StackRollout, after a garbage collection, in bytes.
@@ -92,14 +88,8 @@ func (s *scale) waves(ctx context.Context) (*waved, error) {
 		return nil, err
 	}
 	w.heap = after - before
-	if w.held, err = s.commitHeld(ctx, t); err != nil {
+	if w.held, err = s.commitHeld(ctx, []*team{t}); err != nil {
 		return nil, fmt.Errorf("a commit that waits: %w", err)
-	}
-	if w.silent, err = s.measureCost(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, quietPeriod) }); err != nil {
-		return nil, fmt.Errorf("wait for a turn: %w", err)
-	}
-	if w.telling, err = s.measureCost(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, heldPeriod) }); err != nil {
-		return nil, fmt.Errorf("wait for a turn: %w", err)
 	}
 	var ran []span
 	if w.few, ran, err = s.inWaves(ctx, t, fewAtOnce, func(context.Context) error { return nil }); err != nil {
@@ -164,8 +154,14 @@ func (s *scale) join(ctx context.Context, t *team) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
+	return s.awaitComplete(ctx, t)
+}
+
+// awaitComplete waits until all Stacks of the team have what their source offers.
+func (s *scale) awaitComplete(ctx context.Context, t *team) error {
 	return s.awaitRollout(ctx, t, func(rollout *autov1alpha1.StackRollout) bool {
-		return rollout.Status.Done == fmt.Sprintf("%d/%d", waveStacks, waveStacks) && meta.IsStatusConditionTrue(rollout.Status.Conditions, autov1alpha1.RolloutComplete)
+		all := len(t.stacks)
+		return rollout.Status.Done == fmt.Sprintf("%d/%d", all, all) && meta.IsStatusConditionTrue(rollout.Status.Conditions, autov1alpha1.RolloutComplete)
 	})
 }
 
@@ -186,27 +182,34 @@ func (s *scale) awaitRollout(ctx context.Context, t *team, wanted func(*autov1al
 	return fmt.Errorf("the StackRollout is not as it should be after %s: %s, %v", patience, rollout.Status.Done, rollout.Status.Conditions)
 }
 
-// commitHeld makes a commit that no Stack may have, and measures what that costs until nothing happens any longer.
-func (s *scale) commitHeld(ctx context.Context, t *team) (*cost, error) {
+// commitHeld makes a commit that no Stack of the teams may have, and measures what that costs until nothing happens any longer.
+func (s *scale) commitHeld(ctx context.Context, teams []*team) (*cost, error) {
 	c, err := s.measureCost(ctx, func(ctx context.Context) error {
-		if err := s.fleet.commit(ctx, []*team{t}); err != nil {
+		if err := s.fleet.commit(ctx, teams); err != nil {
 			return err
 		}
-		if err := s.awaitRollout(ctx, t, func(rollout *autov1alpha1.StackRollout) bool {
-			return rollout.Status.Done == fmt.Sprintf("0/%d", waveStacks)
-		}); err != nil {
-			return err
+		for _, t := range teams {
+			if err := s.awaitRollout(ctx, t, func(rollout *autov1alpha1.StackRollout) bool {
+				return rollout.Status.Done == fmt.Sprintf("0/%d", len(t.stacks))
+			}); err != nil {
+				return err
+			}
 		}
 		return measure.Sleep(ctx, quietTime)
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = s.noneRan()
 	}
+	return c, err
+}
+
+// noneRan returns an error if the CLI was called for a Stack of the fleet or in waves.
+func (s *scale) noneRan() error {
 	ran, err := callsSoFar(s.stub)
 	if err == nil && len(ran) > 0 {
 		err = fmt.Errorf("the CLI was called: %v", ran)
 	}
-	return c, err
+	return err
 }
 
 // inWaves lets the commit reach all Stacks, at most so many at once, and returns the updates.
@@ -367,9 +370,7 @@ func (s *scale) breakAndRevert(ctx context.Context, t *team, w *waved) error {
 	if err := push(good); err != nil {
 		return err
 	}
-	if err := s.awaitRollout(ctx, t, func(rollout *autov1alpha1.StackRollout) bool {
-		return meta.IsStatusConditionTrue(rollout.Status.Conditions, autov1alpha1.RolloutComplete)
-	}); err != nil {
+	if err := s.awaitComplete(ctx, t); err != nil {
 		return err
 	}
 	if _, err := s.fleet.await(ctx, []*team{t}); err != nil {
@@ -413,8 +414,6 @@ func (w *waved) text() string {
 	}{
 		{"without a StackRollout", "", w.plain},
 		{"for which all wait", "0", w.held},
-		{number("– the next %s", quietPeriod.String()), "0", w.silent},
-		{number("– %s more, in which they say so", heldPeriod.String()), "0", w.telling},
 		{number("with maxConcurrent %d", fewAtOnce), strconv.Itoa(w.parallelFew), w.few},
 		{number("with maxConcurrent %d", manyAtOnce), strconv.Itoa(w.parallelMany), w.many},
 	} {
@@ -423,8 +422,7 @@ func (w *waved) text() string {
 	}
 	fmt.Fprintf(&out, "\nWith maxConcurrent %d, a place that became free was filled after %s (median; 99 of 100: %s).\n", fewAtOnce, measure.Seconds(w.free.Median()),
 		measure.Seconds(quantile(w.free, 0.99)))
-	fmt.Fprintf(&out, "\nA Stack that waits says so in its status after 5 to 10 minutes. That they belong to the StackRollout needs %.1f kB more heap for each Stack.\n",
-		float64(w.heap)/1000/waveStacks)
+	fmt.Fprintf(&out, "\nThat they belong to the StackRollout needs %.1f kB more heap for each Stack.\n", float64(w.heap)/1000/waveStacks)
 	fmt.Fprintf(&out, "\nWith maxConcurrent %d it takes %.2f times as long as without a StackRollout. With a revision that fails on one Stack of the second wave, %d Stacks "+
 		"were updated,\nnone of a later wave. The commit that reverted it was run by %d, and by no Stack that had not run the other one.\n",
 		manyAtOnce, w.many.took.Seconds()/w.plain.took.Seconds(), w.ranBroken, w.ranRevert)
