@@ -213,7 +213,7 @@ func TestWavesGoOnAfterTheControllerOfTheirRolloutWasKilled(t *testing.T) {
 	f.Succeed(controllers["two"].Stop(0))
 	release()
 	f.awaitDeployed(second, "writer-main")
-	f.Consistently(func() int { return f.updates("writer-one") }).WithTimeout(2 * time.Second).Should(Equal(1), "nobody opened the next wave")
+	f.Consistently(func() int { return f.updates("writer-one") }).WithTimeout(2*time.Second).Should(Equal(1), "nobody opened the next wave")
 
 	f.Succeed(startShard(f.Context(), "two"))
 	f.awaitDeployed(second, names...)
