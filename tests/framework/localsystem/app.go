@@ -78,6 +78,11 @@ func (a *Apps) Provide(ctx context.Context, name string, files gitserver.Files) 
 	if err != nil {
 		return nil, nil, err
 	}
+	return a.ProvideFrom(ctx, name, repository)
+}
+
+// ProvideFrom does the same with a repository that exists, and that other apps may follow, too.
+func (a *Apps) ProvideFrom(ctx context.Context, name string, repository *gitserver.Repository) (*App, *pulumiv1.Stack, error) {
 	app := &App{Namespace: name, Name: name, Repository: repository}
 	stack := a.NewStack(app.Namespace, app.Name, sourcev1.GitRepositoryKind)
 	namespace := &corev1.Namespace{Name: app.Namespace, Labels: a.NamespaceLabels}

@@ -16,13 +16,12 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
-	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
@@ -43,18 +42,15 @@ type App struct {
 	changed   bool           // a change was made since TakeChange was called
 	deleted   bool
 	evicted   bool // its namespace was deleted
-	waved     bool // it follows a StackRollout
+	train     *train
 
 	kills     int // how often a pulumi process of the Stack may have been killed
 	forgotten int // how often the test had to forget a resource whose creation was cut off, as a person would
 	seenHelp  string
 }
 
-// wavedEvery is the number of Stacks of which one follows a StackRollout.
-const wavedEvery = 3
-
-// deploy creates a Stack with two resources. If it is gated, each change needs an approval; if it is waved, it follows a StackRollout.
-func (w *Environment) deploy(ctx context.Context, name string, gated, waved bool) (*App, error) {
+// deploy creates a Stack with two resources. If it is gated, each change needs an approval. With a tier it follows the train.
+func (w *Environment) deploy(ctx context.Context, name string, gated bool, tier string) (*App, error) {
 	a := &App{environment: w, dir: filepath.Join(w.Journals, name), resources: map[string]int{"r1": 1, "r2": 1}, version: 1}
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
 		return nil, err
@@ -65,7 +61,12 @@ func (w *Environment) deploy(ctx context.Context, name string, gated, waved bool
 	}
 	var stack *pulumiv1.Stack
 	var err error
-	if a.App, stack, err = w.Provide(ctx, name, a.program(name)); err != nil {
+	if tier != "" {
+		a.App, stack, err = w.join(ctx, a, name, tier)
+	} else {
+		a.App, stack, err = w.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": a.program(name)})
+	}
+	if err != nil {
 		return nil, err
 	}
 	stack.Spec.DestroyOnFinalize = true
@@ -74,22 +75,11 @@ func (w *Environment) deploy(ctx context.Context, name string, gated, waved bool
 	if gated {
 		w.gate.close(stack)
 	}
-	if waved {
-		a.waved = true
-		stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: name}
-		rollout := &autov1alpha1.StackRollout{Namespace: a.Namespace, Name: name, Spec: autov1alpha1.StackRolloutSpec{
-			SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.GitRepositoryKind, Name: name},
-			Waves:     []autov1alpha1.RolloutWave{{Name: "all", Soak: &metav1.Duration{Duration: time.Second}}},
-		}}
-		if err := w.Retry(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, rollout) }); err != nil {
-			return nil, err
-		}
-	}
 	return a, w.Retry(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, stack) })
 }
 
 // program returns the program of the current version.
-func (a *App) program(name string) gitserver.Files {
+func (a *App) program(name string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "name: %s\nruntime: yaml\noutputs:\n  version: %d\n", name, a.version)
 	for i, resource := range slices.Sorted(maps.Keys(a.resources)) {
@@ -101,7 +91,7 @@ func (a *App) program(name string) gitserver.Files {
 		fmt.Fprintf(&text, "    properties: {seconds: %g, journal: %s.%d.journal, file: %s, content: \"%d\"}\n",
 			a.environment.Work.Seconds(), path, version, path, version)
 	}
-	return gitserver.Files{"Pulumi.yaml": text.String()}
+	return text.String()
 }
 
 // Change is a change to a Stack that a run can make.
@@ -123,11 +113,7 @@ var (
 
 // commit pushes a new version of every resource, the given number of times.
 func (a *App) commit(ctx context.Context, times int) error {
-	return a.push(ctx, times, func() {
-		for resource := range a.resources {
-			a.resources[resource] = a.version
-		}
-	})
+	return a.push(ctx, times, a.renew)
 }
 
 // CommitBlocked pushes a new version of every resource, and creates a directory in place of each new journal, so that the resources cannot
@@ -135,8 +121,8 @@ func (a *App) commit(ctx context.Context, times int) error {
 func (a *App) CommitBlocked(ctx context.Context) (blocked []string, err error) {
 	var failed error
 	err = a.push(ctx, 1, func() {
+		a.renew()
 		for resource := range a.resources {
-			a.resources[resource] = a.version
 			dir := filepath.Join(a.dir, fmt.Sprintf("%s.%d.journal", resource, a.version))
 			failed = errors.Join(failed, os.Mkdir(dir, 0o700))
 			blocked = append(blocked, dir)
@@ -161,8 +147,11 @@ func (a *App) push(ctx context.Context, times int, next func()) error {
 		if err := a.Push(next); err != nil {
 			return err
 		}
-		if err := a.environment.Retry(ctx, func(ctx context.Context) error { return a.environment.Fetch(ctx, a.App) }); err != nil {
-			return err
+		for _, fetched := range append(a.train.sources(), a.App) {
+			err := a.environment.Retry(ctx, func(ctx context.Context) error { return a.environment.Fetch(ctx, fetched) })
+			if err != nil && (fetched == a.App || !apierrors.IsNotFound(err)) {
+				return err
+			}
 		}
 	}
 	return nil
@@ -170,14 +159,29 @@ func (a *App) push(ctx context.Context, times int, next func()) error {
 
 // Push commits the next version, and leaves it to the caller to announce the commit.
 func (a *App) Push(next func()) error {
+	if a.train != nil {
+		return a.train.push(a, next)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.advance(next)
+	sha, err := a.Repository.Commit(gitserver.Files{"Pulumi.yaml": a.program(a.Name)})
+	a.sha = sha
+	return err
+}
+
+// advance begins the next version.
+func (a *App) advance(next func()) {
 	a.version++
 	a.changed = true
 	next()
-	sha, err := a.Repository.Commit(a.program(a.Name))
-	a.sha = sha
-	return err
+}
+
+// renew gives every resource the current version.
+func (a *App) renew() {
+	for resource := range a.resources {
+		a.resources[resource] = a.version
+	}
 }
 
 // edit changes the spec.

@@ -450,7 +450,7 @@ func (w *Environment) Renew(ctx context.Context, apps []*App, prefix string) err
 			continue
 		}
 		var err error
-		if apps[i], err = w.deploy(ctx, fmt.Sprintf("%s-%d", prefix, i), i%gatedEvery == 1, i%wavedEvery == 0); err != nil {
+		if apps[i], err = w.deploy(ctx, fmt.Sprintf("%s-%d", prefix, i), i%gatedEvery == 1, tierOf(i)); err != nil {
 			return err
 		}
 	}

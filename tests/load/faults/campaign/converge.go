@@ -89,8 +89,10 @@ func (a *App) unconverged(ctx context.Context) error {
 	case request != "" && stack.Status.LastHandledReconcileAt != request:
 		return NotConverged("the request is not handled")
 	}
-	if err := a.unconvergedRollout(ctx, sha); err != nil {
-		return err
+	if a.train != nil {
+		if err := a.train.unconverged(ctx, a.environment, sha); err != nil {
+			return err
+		}
 	}
 	updates := &autov1alpha1.UpdateList{}
 	if err := a.environment.list(ctx, updates, client.InNamespace(a.Namespace)); err != nil {
@@ -102,23 +104,6 @@ func (a *App) unconverged(ctx context.Context) error {
 		}
 	}
 	return a.environment.System.Unconverged(ctx, a, false)
-}
-
-// unconvergedRollout returns an error unless the StackRollout of the app, if it has one, is complete with the commit.
-func (a *App) unconvergedRollout(ctx context.Context, sha string) error {
-	if !a.waved {
-		return nil
-	}
-	rollout := &autov1alpha1.StackRollout{}
-	switch err := a.environment.get(ctx, a.Key(), rollout); {
-	case err != nil:
-		return NotConverged("%w", err)
-	case !conditions.IsTrue(rollout, autov1alpha1.RolloutComplete) || rollout.Status.ObservedGeneration != rollout.Generation:
-		return NotConverged("the StackRollout is not complete: %v", rollout.Status)
-	case rollout.Status.Target == nil || !strings.HasSuffix(rollout.Status.Target.Revision, sha) || rollout.Status.Done != "1/1" || len(rollout.Status.Turns) > 0:
-		return NotConverged("the StackRollout is complete with something else than commit %q: %v", sha, rollout.Status)
-	}
-	return nil
 }
 
 // help does what the documentation asks a person to do when pulumi was killed while it created a resource: it forgets the attempt. The

@@ -62,6 +62,7 @@ type Environment struct {
 	watcher *watcher
 	gate    *approver
 	holds   holds
+	train   *train // nil until an app joins
 
 	mu        sync.Mutex
 	abandoned []*App // of failed runs; what they leave behind does not count against later runs
@@ -156,6 +157,7 @@ func (w *Environment) abandon(apps []*App) {
 			w.abandoned = append(w.abandoned, a)
 		}
 	}
+	w.train = nil
 }
 
 // Abandoned returns the apps of failed runs. What they leave behind does not count.
