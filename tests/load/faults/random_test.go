@@ -43,8 +43,8 @@ const reportHead = `# Reliability
 
 This page has the results of %[1]d runs with random faults and the seed %[2]d. In each run, %[3]d Stacks change at random: commits, ten
 commits in a row, resources that are added and removed, edits of the spec, requests, checks for drift, and deletion with
-` + "`destroyOnFinalize`" + `. One of them needs an [approval](spec/v1/stacks.md#approval) of each change, and one
-follows a [StackRollout](spec/v1/stackrollouts.md). Meanwhile one or two faults
+` + "`destroyOnFinalize`" + `. One of them needs an [approval](spec/v1/stacks.md#approval) of each change, and the
+others get each commit one after the other, from sources of their own, in the two waves of a [StackRollout](spec/v1/stackrollouts.md). Meanwhile one or two faults
 happen at random moments. Two faults can happen at the same time unless they affect the same component.
 
 At the end of each run, a test that observes the system from outside checks that
@@ -54,6 +54,7 @@ At the end of each run, a test that observes the system from outside checks that
   whether its last step was completed;
 - each Stack is Ready for its last generation, the last commit and the last request, or is gone;
 - each Update has ended, and there is no lock in the backend and no process of Pulumi or a provider;
+- the Stack of the second wave ran no commit that the one of the first wave had not run;
 - no update of the Stack with approvals has ever started without a plan that was approved, or that changes nothing (%[10]d statuses of
   updates with a plan);
 - no status that was ever written contradicts the rules of kstatus.

@@ -179,6 +179,9 @@ func (w *Environment) Audit(apps []*App) error {
 	}
 	for _, a := range apps {
 		problems = errors.Join(problems, a.audit())
+		if a.train != nil {
+			problems = errors.Join(problems, a.train.audit(a))
+		}
 	}
 	return problems
 }

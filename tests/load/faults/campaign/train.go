@@ -2,8 +2,10 @@ package campaign
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,7 +28,9 @@ type train struct {
 	app *localsystem.App
 
 	mu      sync.Mutex
-	members []*App // in the order in which they came; some may be deleted
+	members []*App         // in the order in which they came; some may be deleted
+	first   map[*App]bool  // those in the first wave
+	commits []map[*App]int // the version of each member that was there then
 }
 
 // tiers are the waves: the Stacks of the first one are updated before those of the last one.
@@ -59,6 +63,7 @@ func (w *Environment) join(ctx context.Context, a *App, name, tier string) (*loc
 	a.App, a.train = app, t
 	t.mu.Lock()
 	t.members = append(t.members, a)
+	t.first[a] = tier == tiers[0]
 	t.mu.Unlock()
 	metav1.SetMetaDataLabel(&stack.ObjectMeta, tierLabel, tier)
 	stack.Spec.FluxSource.Dir = name
@@ -79,7 +84,7 @@ func (w *Environment) newTrain(ctx context.Context, name string) (*train, error)
 			{Name: tiers[1]},
 		},
 	}}
-	return &train{app: app}, w.Retry(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, rollout) })
+	return &train{app: app, first: map[*App]bool{}}, w.Retry(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, rollout) })
 }
 
 // living returns the members that were not deleted.
@@ -106,7 +111,7 @@ func (t *train) push(of *App, next func()) error {
 	living := t.living()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	files := gitserver.Files{}
+	files, versions := gitserver.Files{}, map[*App]int{}
 	for _, member := range living {
 		member.note(func() {
 			if member == of {
@@ -115,13 +120,58 @@ func (t *train) push(of *App, next func()) error {
 				member.advance(member.renew)
 			}
 			files[member.Name+"/Pulumi.yaml"] = member.program(member.Name)
+			versions[member] = member.version
 		})
 	}
+	t.commits = append(t.commits, versions)
 	sha, err := t.app.Repository.Commit(files)
 	for _, member := range living {
 		member.note(func() { member.sha = sha })
 	}
 	return err
+}
+
+// audit returns an error if the app, which is not in the first wave, ran a commit that a Stack of that wave never ran.
+func (t *train) audit(a *App) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.first[a] {
+		return nil
+	}
+	ran, err := a.versionsRan()
+	if err != nil {
+		return err
+	}
+	for _, versions := range t.commits {
+		version, was := versions[a]
+		if !was || !ran[version] {
+			continue
+		}
+		for other, of := range versions {
+			if !t.first[other] || other.IsDeleted() {
+				continue
+			}
+			if before, err := other.versionsRan(); err != nil || !before[of] {
+				return errors.Join(err, fmt.Errorf("%s ran version %d, and %s never ran version %d, which is in the same commit", a.Name, version, other.Name, of))
+			}
+		}
+	}
+	return nil
+}
+
+// versionsRan returns the versions of which something was done to a resource.
+func (a *App) versionsRan() (map[int]bool, error) {
+	_, byVersion, err := a.readJournals()
+	ran := map[int]bool{}
+	for name := range byVersion {
+		_, number, _ := strings.Cut(name, ".")
+		version, err := strconv.Atoi(number)
+		if err != nil {
+			return nil, fmt.Errorf("the journal %s names no version: %w", name, err)
+		}
+		ran[version] = true
+	}
+	return ran, err
 }
 
 // unconverged returns an error unless the StackRollout is complete with the commit.
