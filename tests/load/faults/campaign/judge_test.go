@@ -83,6 +83,18 @@ func TestJudgeSeesWhatIsLostOrDoubled(t *testing.T) {
 	}
 }
 
+func TestJudgeSeesWhatRanOutOfOrder(t *testing.T) {
+	g := NewWithT(t)
+	first, last := judged(t), judged(t)
+	tr := &train{members: []*App{first, last}, first: map[*App]bool{first: true}, commits: []map[*App]int{{first: 1, last: 2}, {first: 3, last: 3}}}
+	g.Expect(tr.audit(last)).To(Succeed(), "it never ran the second commit")
+	last.write(t, "a.3.journal", "update start\n")
+	g.Expect(tr.audit(last)).To(MatchError(ContainSubstring("never ran version 3")))
+	g.Expect(tr.audit(first)).To(Succeed())
+	first.write(t, "a.3.journal", "update start\n")
+	g.Expect(tr.audit(last)).To(Succeed())
+}
+
 func TestWatcherSeesAStatusThatContradictsItself(t *testing.T) {
 	g := NewWithT(t)
 	stack := &pulumiv1.Stack{}
