@@ -109,24 +109,7 @@ func (f *Flux) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*
 	if err != nil {
 		return nil, err
 	}
-	found, err := f.resolve(ctx, stack.Namespace, key, live)
-	if err == nil && !live && found.Watched && mayBeOutdated(stack, found) {
-		return f.resolve(ctx, stack.Namespace, key, true)
-	}
-	return found, err
-}
-
-// mayBeOutdated reports whether the artifact is another one than the Stack has run or is running, and is not newer than the last update. A
-// cache that has just been filled may be behind, because the API server that filled it is: without a second look, a Stack would be rolled back.
-func mayBeOutdated(stack *pulumiv1.Stack, found *Artifact) bool {
-	last, current, plan := stack.Status.LastUpdate, stack.Status.CurrentUpdate, stack.Status.Plan
-	switch {
-	case last == nil || last.LastAttemptedCommit == found.Digest:
-		return false
-	case current != nil && current.Commit == found.Digest, plan != nil && plan.Commit == found.Digest:
-		return false
-	}
-	return !found.Published.After(last.LastResyncTime.Time)
+	return f.resolve(ctx, stack.Namespace, key, live)
 }
 
 // Reference implements Source. The result has no URL.

@@ -236,7 +236,7 @@ type offered struct {
 
 func (f *runningFlux) offers(t *testing.T, stack *pulumiv1.Stack) func() (offered, error) {
 	return func() (offered, error) {
-		found, err := f.Resolve(t.Context(), stack, false)
+		found, err := (&Set{Sources: []Source{f.Flux}}).Resolve(t.Context(), stack)
 		if err != nil {
 			return offered{}, err
 		}

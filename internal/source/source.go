@@ -122,6 +122,9 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 		return nil, nil
 	}
 	found, err := used.Resolve(ctx, stack, live)
+	if err == nil && !live && mayBeOutdated(stack, found) {
+		found, err = used.Resolve(ctx, stack, true)
+	}
 	if err == nil && s.RequiresVerified(stack) {
 		err = found.Verification.check(found.Digest, stack.Status.VerifiedDigest)
 	}
@@ -129,6 +132,22 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 		return nil, err
 	}
 	return found, nil
+}
+
+// mayBeOutdated reports whether the artifact, which comes from a cache, is another one than the Stack has run or is running, and is not newer than
+// the last update. A cache that has just been filled may be behind, because the API server that filled it is: without a second look, a Stack
+// would be rolled back.
+func mayBeOutdated(stack *pulumiv1.Stack, found *Artifact) bool {
+	last, current, plan := stack.Status.LastUpdate, stack.Status.CurrentUpdate, stack.Status.Plan
+	switch {
+	case !found.Watched || found.Digest == "": // it was read just now, or is a commit of a git server
+		return false
+	case last == nil || last.LastAttemptedCommit == found.Digest:
+		return false
+	case current != nil && current.Commit == found.Digest, plan != nil && plan.Commit == found.Digest:
+		return false
+	}
+	return !found.Published.After(last.LastResyncTime.Time)
 }
 
 // Earlier returns an artifact that the source of the offer offered before, with its commit, see CommitOf, and its revision. Whether the

@@ -419,6 +419,7 @@ type StackRollout struct {
 	Spec StackRolloutSpec `json:"spec"`
 
 	// Status is how far the StackRollout is.
+	// +kubebuilder:default={"observedGeneration":-1}
 	// +optional
 	Status StackRolloutStatus `json:"status,omitempty"`
 }

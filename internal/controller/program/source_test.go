@@ -9,8 +9,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/opencontainers/go-digest"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -88,6 +90,37 @@ func TestArtifactOfAProgramIsMadeUntilItChanges(t *testing.T) {
 	s.Expect(again.Maker.Make(t.Context(), io.Discard)).To(Succeed(), "it is what it was")
 	s.Expect(s.client.Delete(t.Context(), s.get("app"))).To(Succeed())
 	s.expectGone(found.Reference, "does not exist")
+}
+
+// behind is a cache that has an earlier Program.
+type behind struct {
+	client.Client
+	program *pulumiv1.Program
+}
+
+func (b behind) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	b.program.DeepCopyInto(object.(*pulumiv1.Program))
+	return nil
+}
+
+func TestStackIsNotRolledBackToAnEarlierProgram(t *testing.T) {
+	s := newFixture(t)
+	s.startController(nil)
+	s.apply("app", "{outputs: {x: 1}}")
+	first := s.await("app")
+	s.apply("app", "{outputs: {x: 2}}")
+	second := s.await("app")
+	sources := &source.Set{Sources: []source.Source{&source.Programs{Client: behind{s.client, first}, APIReader: s.client}}}
+	stack := stackOf(s.namespace, "app")
+	offered := func() string {
+		found, err := sources.Resolve(t.Context(), stack)
+		s.Expect(err).NotTo(HaveOccurred())
+		return found.Digest
+	}
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{LastAttemptedCommit: second.Status.Artifact.Digest, LastResyncTime: metav1.Now()}
+	s.Expect(offered()).To(Equal(second.Status.Artifact.Digest))
+	stack.Status.LastUpdate.LastAttemptedCommit = first.Status.Artifact.Digest
+	s.Expect(offered()).To(Equal(first.Status.Artifact.Digest), "the cache is asked as long as it may be right")
 }
 
 func (s *fixture) expectGone(reference artifact.Reference, why string) {

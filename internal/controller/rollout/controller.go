@@ -366,11 +366,14 @@ func (r *Reconciler) announce(rollout *autov1alpha1.StackRollout, commit *autov1
 	}
 }
 
-// follower returns a Stack that follows the source of the StackRollout: a source is resolved for a Stack.
+// follower returns a Stack that follows the source of the StackRollout and has its target: a source is resolved for a Stack.
 func follower(rollout *autov1alpha1.StackRollout) *pulumiv1.Stack {
 	ref := rollout.Spec.SourceRef
 	stack := &pulumiv1.Stack{}
 	stack.Namespace, stack.Name = rollout.Namespace, rollout.Name
+	if target := rollout.Status.Target; target != nil {
+		stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{LastAttemptedCommit: target.Digest, LastResyncTime: target.Since}
+	}
 	if ref.Kind == pulumiv1.ProgramKind {
 		stack.Spec.ProgramRef = &pulumiv1.ProgramReference{Name: ref.Name}
 		return stack

@@ -48,9 +48,12 @@ func (w *walk) endTurns() {
 // limitTurn lets a Stack go on with its turn for that long.
 func (w *walk) limitTurn(m *waves.Member, limit time.Duration) {
 	took := "updated"
-	if m.State == waves.CheckingDrift {
+	switch {
+	case m.State == waves.CheckingDrift:
 		took = "checked for drift"
-	} else {
+	case w.status.Paused && !m.Begun:
+		return // it may not begin
+	default:
 		m.State = waves.Running
 	}
 	switch left := limit - w.now.Sub(m.Since); {

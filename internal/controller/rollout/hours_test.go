@@ -30,7 +30,12 @@ func TestWindows(t *testing.T) {
 		f.Expect(f.last.wake).To(Equal(byTime))
 		f.Expect(f.last.after).To(Equal(8 * time.Hour))
 		f.Expect(f.rollout.Status.Paused).To(BeTrue(), "who has a turn and has not begun does not begin")
+		f.Expect(f.rollout.Status.Waves[0]).To(And(HaveField("Running", BeZero()), HaveField("Waiting", BeEquivalentTo(3))), "an alert must not wait for it")
+		f.turns()[0].Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{}
+		f.decide()
 		f.Expect(f.turns()).To(HaveLen(1), "who has begun goes on")
+		f.Expect(f.rollout.Status.Waves[0].Running).To(BeEquivalentTo(1))
+		f.turns()[0].Status.CurrentUpdate = nil
 		succeed(f.turns()[0], "b")
 		f.decide()
 		f.Expect(f.turns()).To(BeEmpty())

@@ -1,12 +1,14 @@
 package rollout
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -104,6 +106,33 @@ func TestSourcesOfTheSameRepositoryTakePart(t *testing.T) {
 		g.Expect(looked).To(HaveLen(maxSources))
 		g.Expect(looked).To(HaveEach(1), "each is read once")
 	})
+}
+
+// lagging is a source of which the cache has an earlier artifact than the API server.
+type lagging struct{ *source.Flux }
+
+func (lagging) Resolve(_ context.Context, _ *pulumiv1.Stack, live bool) (*source.Artifact, error) {
+	found := &source.Artifact{Digest: revision("a").Digest, Revision: revision("a").Revision, Published: noon, Watched: true}
+	if live {
+		found.Digest, found.Revision, found.Published = revision("b").Digest, revision("b").Revision, noon.Add(time.Hour)
+	}
+	return found, nil
+}
+
+// After a restart the cache may be behind. What was the target before must not take the place of the target.
+func TestTargetStaysWhenTheCacheIsBehind(t *testing.T) {
+	g := NewWithT(t)
+	sources := &source.Set{Sources: []source.Source{lagging{&source.Flux{}}}}
+	rollout := newFleet(t).rollout
+	offered := func() string {
+		found, err := sources.Resolve(t.Context(), follower(rollout))
+		g.Expect(err).NotTo(HaveOccurred())
+		return found.Revision
+	}
+	rollout.Status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: revision("b"), Since: metav1.NewTime(noon.Add(time.Hour))}
+	g.Expect(offered()).To(Equal(revision("b").Revision))
+	rollout.Status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: revision("a"), Since: metav1.NewTime(noon)}
+	g.Expect(offered()).To(Equal(revision("a").Revision))
 }
 
 // A check may read the conditions of a Stack, so a change of one brings its StackRollout back.

@@ -233,7 +233,8 @@ func driftEvent(stack *pulumiv1.Stack, isNew bool, kind, reason, message string)
 	if !isNew {
 		return nil
 	}
-	return func(r *Reconciler) { r.Event(stack, kind, reason, message) }
+	metadata := tokenMetadata(*stack.Status.Drift.LastCheckTime)
+	return func(r *Reconciler) { r.AnnotatedEventf(stack, metadata, kind, reason, "%s", message) }
 }
 
 // describeDrift returns a message that names some of the drifted resources.

@@ -48,12 +48,11 @@ const (
 	maxEventChangesText = 700
 )
 
-// announceResult records an event about how an Update ended. A resync that found nothing to do, after an update that succeeded, has none:
-// its start was announced, and nothing is different now.
+// announceResult records an event about how an Update ended, unless that is quiet.
 func (r *Reconciler) announceResult(
 	ctx context.Context, stack *pulumiv1.Stack, earlier, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Update,
 ) {
-	if changesNothing(earlier, last) && ptr.Deref(update.Spec.Message, "") == resyncMessage {
+	if isQuiet(earlier, last, update) {
 		return
 	}
 	metadata := eventMetadata(last.Revision, last.LastAttemptedCommit, update)
@@ -75,6 +74,17 @@ func (r *Reconciler) announceResult(
 		message = "succeeded: " + describeChanges(last.ResourceChanges) + describeApplied(last) + r.previewedResources(ctx, update)
 	}
 	r.AnnotatedEventf(stack, metadata, kind, reason, "%s %s", last.Type, message)
+}
+
+// isQuiet reports whether there is no event about how an Update ended: a resync that found nothing to do, after an update that succeeded. Its start
+// was announced, and nothing is different now.
+func isQuiet(earlier, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Update) bool {
+	return changesNothing(earlier, last) && ptr.Deref(update.Spec.Message, "") == resyncMessage
+}
+
+// announcesSuccess reports whether there is an event that the Update succeeded.
+func (e *endedUpdate) announcesSuccess() bool {
+	return !e.planned && e.result.State == pulumiv1.StackUpdateSucceeded && !isQuiet(e.earlier, e.result, e.update)
 }
 
 // changesNothing reports whether an update changed no resource and not whether the Stack is up to date.

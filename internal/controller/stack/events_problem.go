@@ -1,11 +1,13 @@
 package stack
 
 import (
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
@@ -15,6 +17,12 @@ import (
 // problemGrace is how long a Stack that is not Stalled shows a problem before there is an event about it. Most problems of objects that are
 // applied together, such as a source that does not exist yet, end sooner.
 const problemGrace = time.Minute
+
+// tokenMetadata returns metadata with which notification-controller does not take an event for one of the five minutes before: the same problem may
+// begin and end several times. It does not forward the token.
+func tokenMetadata(since metav1.Time) map[string]string {
+	return map[string]string{pulumiv1.GroupVersion.Group + "/" + eventv1.MetaTokenKey: strconv.FormatInt(since.Unix(), 10)}
+}
 
 // announceProblem records one event about a problem that the condition Ready shows, unless one was recorded, and one event when the Stack is
 // ready again. The status remembers what was announced. A running operation leaves the outcome open, and a suspended Stack only shows what it
@@ -29,7 +37,7 @@ func (r *Reconciler) announceProblem(stack *pulumiv1.Stack, now time.Time, resul
 		if problem != nil && problem.Announced != "" && !result.announcesSuccess {
 			announced, message := problem.Announced, ready.Message
 			result.addEvent(func() {
-				r.Eventf(stack, corev1.EventTypeNormal, eventRecovered, "%s is over: %s", announced, message)
+				r.AnnotatedEventf(stack, tokenMetadata(problem.Since), corev1.EventTypeNormal, eventRecovered, "%s is over: %s", announced, message)
 			})
 		}
 		return
@@ -51,7 +59,9 @@ func (r *Reconciler) announceProblem(stack *pulumiv1.Stack, now time.Time, resul
 	case conditions.IsStalled(stack) || left <= 0:
 		problem.Announced = ready.Reason
 		reason, message := ready.Reason, ready.Message
-		result.addEvent(func() { r.Event(stack, corev1.EventTypeWarning, reason, message) })
+		result.addEvent(func() {
+			r.AnnotatedEventf(stack, tokenMetadata(problem.Since), corev1.EventTypeWarning, reason, "%s", message)
+		})
 	default:
 		result.after = soonest(result.after, left)
 	}

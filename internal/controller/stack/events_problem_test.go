@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/report/reasons"
 )
@@ -61,7 +64,9 @@ func TestEveryProblemIsAnnouncedOnceAndSoIsItsEnd(t *testing.T) {
 					g.Expect(after).To(Equal(problemGrace), "the next reconcile announces it")
 					events, _ = announcements(stack, begin.Add(after))
 				}
-				g.Expect(events).To(ConsistOf("Warning " + reason.Reason + " why"))
+				first := "Warning " + reason.Reason + " why"
+				g.Expect(events).To(ConsistOf(HavePrefix(first)))
+				announced := events[0]
 				events, after = announcements(stack, begin.Add(time.Hour))
 				g.Expect(events).To(BeEmpty(), "once")
 				g.Expect(after).To(BeZero())
@@ -71,10 +76,55 @@ func TestEveryProblemIsAnnouncedOnceAndSoIsItsEnd(t *testing.T) {
 				g.Expect(stack.Status.Problem).To(BeNil())
 				events, _ = announcements(stack, begin.Add(3*time.Hour))
 				g.Expect(events).To(BeEmpty())
+
+				show.mark(stack)
+				begin = begin.Add(4 * time.Hour)
+				announcements(stack, begin)
+				markReady(stack)
+				announcements(stack, begin)
+				show.mark(stack)
+				events, after = announcements(stack, begin.Add(2*time.Second))
+				if show.name == "waiting" {
+					events, _ = announcements(stack, begin.Add(after+2*time.Second))
+				}
+				g.Expect(events).To(ConsistOf(And(HavePrefix(first), Not(Equal(announced)))), "with another token, or it would be taken for the first one")
 			})
 		}
 	}
 	NewWithT(t).Expect(tried).To(BeNumerically(">", 30))
+}
+
+// An event about a success that nobody gets is not the end of a problem.
+func TestResyncWithoutChangesEndsAProblem(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		message   string
+		earlier   pulumiv1.StackUpdateState
+		announced bool
+	}{
+		{"a resync", resyncMessage, pulumiv1.StackUpdateSucceeded, false},
+		{"a resync after a failure", resyncMessage, pulumiv1.StackUpdateFailed, true},
+		{"a request", "requested", pulumiv1.StackUpdateSucceeded, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			recorder := record.NewFakeRecorder(1)
+			update := &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{Message: &test.message}}
+			ended := &endedUpdate{update: update, earlier: &pulumiv1.StackUpdateStatus{State: test.earlier}, result: &pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateSucceeded}}
+			(&Reconciler{EventRecorder: recorder}).announceResult(t.Context(), &pulumiv1.Stack{}, ended.earlier, ended.result, update)
+			g.Expect(recorder.Events).To(HaveLen(map[bool]int{true: 1}[test.announced]))
+			g.Expect(ended.announcesSuccess()).To(Equal(test.announced))
+		})
+	}
+}
+
+func TestEventsAreRecordedAlsoIfAnOldUpdateCannotBeDeleted(t *testing.T) {
+	g := NewWithT(t)
+	recorded, denied := 0, errors.New("denied")
+	result := outcome{then: []func(context.Context) error{func(context.Context) error { return denied }}}
+	result.addEvent(func() { recorded++ })
+	g.Expect(result.finish(t.Context())).To(MatchError(denied), "it is tried again")
+	g.Expect(recorded).To(Equal(1))
 }
 
 func TestProblemsThatNobodyHasToHearOf(t *testing.T) {

@@ -238,7 +238,8 @@ func (r *Reconciler) behindRevision(o *observation, item dependency, required *p
 		return nil
 	}
 	switch last := required.Status.LastUpdate; {
-	case required.Status.LastAppliedRevision == o.artifact.Revision:
+	// Another artifact may have the name of the revision: the source includes another one, or the Program was created anew.
+	case required.Status.LastAppliedRevision == o.artifact.Revision && last.LastSuccessfulCommit == commitOf(o.artifact):
 		return nil
 	case last.Type == autov1alpha1.UpdateTypePreview && !o.stack.Spec.Preview:
 		return &dependencyProblem{reason: item.reason,

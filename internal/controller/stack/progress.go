@@ -22,9 +22,12 @@ func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) o
 		if update.Spec.Type == autov1alpha1.UpdateTypeDestroy {
 			message += "; " + orphanHint
 		}
-		// The event is recorded once for each reason, and only for a problem that a human may have to fix.
-		known := reason == autov1alpha1.UpdateTransientFailureReason || conditions.GetReason(o.stack, meta.ReadyCondition) == reason
+		known := conditions.GetReason(o.stack, meta.ReadyCondition) == reason
 		markWaiting(o.stack, reason, message)
+		if reason == autov1alpha1.UpdateTransientFailureReason {
+			return outcome{} // most end soon: there is an event about one that does not
+		}
+		// The event is recorded once for each reason, and only for a problem that a human may have to fix.
 		return r.warn(o.stack, known, reason, message)
 	case conflictShownFor(o.stack, update, o.now) > 0:
 		return outcome{after: conflictShownFor(o.stack, update, o.now)}

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -189,4 +190,18 @@ func TestProblemThatAnUpdateWaitsForIsReportedOnce(t *testing.T) {
 	}
 
 	s.Eventually(s.warnings).Should(ConsistOf("SecretNotFound: waiting for the secret one"))
+}
+
+func TestUpdateWhoseAgentDoesNotAnswerIsAnnouncedAfterAMinute(t *testing.T) {
+	g := NewWithT(t)
+	o := updating()
+	conditions.MarkFalse(o.update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateTransientFailureReason, "the agent does not answer")
+	shows := func(result *outcome) { *result = (&Reconciler{}).showProgress(o, o.update) }
+	events, after := announcements(o.stack, now, shows)
+	g.Expect(events).To(BeEmpty(), "most problems of this kind end at once")
+	g.Expect(after).To(Equal(problemGrace))
+	events, _ = announcements(o.stack, now.Add(after), shows)
+	g.Expect(events).To(ConsistOf(HavePrefix("Warning TransientFailure the agent does not answer")))
+	events, _ = announcements(o.stack, now.Add(time.Hour), shows)
+	g.Expect(events).To(BeEmpty())
 }

@@ -177,7 +177,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 type outcome struct {
 	// after is when to come back; zero leaves it to the watches.
 	after time.Duration
-	// then are the steps that follow after the status is written, each if those before it succeeded.
+	// then are the steps that follow after the status is written. Each is taken also if one before it failed: none could be taken later.
 	then []func(context.Context) error
 	// hiddenFor is for how much longer the status may leave out that an update is in progress.
 	hiddenFor time.Duration
@@ -196,12 +196,11 @@ func (o *outcome) addEvent(event func()) {
 
 // finish takes the steps that follow after the status is written.
 func (o *outcome) finish(ctx context.Context) error {
+	var failed []error
 	for _, step := range o.then {
-		if err := step(ctx); err != nil {
-			return err
-		}
+		failed = append(failed, step(ctx))
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // soonest returns the shorter of two waits; zero stands for none.
@@ -226,7 +225,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outc
 	}
 	result, ended, err := r.decideAndAct(ctx, o)
 	if ended != nil {
-		result.announcesSuccess = !ended.planned && ended.result.State == pulumiv1.StackUpdateSucceeded
+		result.announcesSuccess = ended.announcesSuccess()
 		result.then = slices.Insert(result.then, 0, func(ctx context.Context) error {
 			if ended.planned {
 				r.announcePlan(stack, ended.update)

@@ -62,7 +62,11 @@ func TestDependencyWithTheSameSourceComesFirstWithEachRevision(t *testing.T) {
 		}, true},
 		"previews what it deployed": {func(s *pulumiv1.Stack) {
 			s.Status.LastUpdate.Type, s.Status.LastAppliedRevision = autov1alpha1.UpdateTypePreview, "main@sha1:new"
+			s.Status.LastUpdate.LastSuccessfulCommit = "sha256:new"
 		}, false},
+		"has other content of the revision": {func(s *pulumiv1.Stack) {
+			s.Status.LastAppliedRevision, s.Status.LastUpdate.LastSuccessfulCommit = "main@sha1:new", "sha256:old"
+		}, true},
 		"is behind":            {func(*pulumiv1.Stack) {}, true},
 		"has the revision":     {func(s *pulumiv1.Stack) { s.Status.LastUpdate.LastAttemptedCommit = "sha256:new" }, false},
 		"has another source":   {func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Name = "other" }, false},

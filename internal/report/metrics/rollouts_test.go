@@ -27,6 +27,22 @@ func TestRolloutsHaveASeriesForEachWaveThatExists(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(count).To(Equal(14))
 
+	// A series that is absent for a moment ends an alert.
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range 2000 {
+			rollouts.Observe(rollout)
+		}
+	}()
+	for observing := true; observing; {
+		select {
+		case <-ended:
+			observing = false
+		default:
+		}
+		g.Expect(testutil.GatherAndCount(registry, "stack_rollout_stacks", "stack_rollout_halted")).To(Equal(2*7 + 1))
+	}
 	conditions.MarkFalse(rollout, meta.ReadyCondition, autov1alpha1.RolloutHaltedReason, "one failed")
 	rollout.Status.Waves = []autov1alpha1.RolloutWaveStatus{{Name: "all", Updated: 2, Failing: 1, Waiting: 7}}
 	rollouts.Observe(rollout)

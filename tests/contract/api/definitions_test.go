@@ -198,7 +198,7 @@ func TestFluxDoesNotSubstituteVariablesInDefinitions(t *testing.T) {
 }
 
 func TestNewObjectCountsAsNotObserved(t *testing.T) {
-	for _, kind := range []kind{stackV1, stackV1alpha1, workspace, update, {"pulumi.com/v1", "Program", ""}} {
+	for _, kind := range []kind{stackV1, stackV1alpha1, workspace, update, rollout, {"pulumi.com/v1", "Program", ""}} {
 		t.Run(kind.kind+"/"+kind.apiVersion, func(t *testing.T) {
 			g := NewWithT(t)
 			object := kind.object(g, "new", "")

@@ -9,7 +9,6 @@ import (
 )
 
 func TestStackRolloutsThatCannotWorkAreRefused(t *testing.T) {
-	rollout := kind{"auto.pulumi.com/v1alpha1", "StackRollout", "{sourceRef: {kind: GitRepository, name: infrastructure}, waves: [{name: all}]}"}
 	refused := func(field, message string) types.GomegaMatcher {
 		return MatchError(And(ContainSubstring(field), ContainSubstring(message)))
 	}

@@ -22,6 +22,7 @@ var (
 	stackV1alpha1 = kind{"pulumi.com/v1alpha1", "Stack", "stack: dev"}
 	workspace     = kind{"auto.pulumi.com/v1alpha1", "Workspace", ""}
 	update        = kind{"auto.pulumi.com/v1alpha1", "Update", "workspaceName: a\nstackName: dev\ntype: up"}
+	rollout       = kind{"auto.pulumi.com/v1alpha1", "StackRollout", "{sourceRef: {kind: GitRepository, name: infrastructure}, waves: [{name: all}]}"}
 )
 
 // object returns an object of the kind with the given lines in its specification.
