@@ -99,13 +99,15 @@ func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *aut
 		return true, nil
 	case plan == nil:
 	case update.SavesPlan():
-		plan.State = pulumiv1.PlanFailed
-	case update.Spec.Plan == nil || update.Spec.Plan.Name != plan.Name:
-		// The Update does not carry out this plan: it was created before spec.approval was set, or after it was removed.
-		plan.State, plan.Update = pulumiv1.PlanFailed, update.Name
-		if !update.HasFailed() {
-			stack.Status.Plan = nil
+		// The next plan could not be made. A plan that has ended stays what it is: the approvals of one that was carried out are used up. One that
+		// was not begun has no rest that a later plan could be.
+		if !plans.IsConcluded(plan) {
+			plan.State, plan.Update = pulumiv1.PlanFailed, ""
 		}
+	case update.Spec.Plan == nil || update.Spec.Plan.Name != plan.Name:
+		// The Update does not carry out this plan: it was created before spec.approval was set, or after it was removed. The approvals are not about
+		// what it may have left half done.
+		stack.Status.Plan = nil
 	case update.WasLockedOut():
 		plan.Update = update.Name
 	case update.HasFailed():
@@ -117,10 +119,11 @@ func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *aut
 }
 
 // recordStale records that a plan was out of date when it was to be carried out, or as soon as it was made. The approvals stay in the
-// status, so that a plan with equal changes can take them over, see plans.CarryOver.
+// status, so that a plan with equal changes can take them over, see plans.CarryOver. Those of a plan that was carried out are used up, and what
+// asked for it does not ask for the next one.
 func recordStale(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Time) {
 	plan := stack.Status.Plan
-	if plan == nil {
+	if plan == nil || plan.State == pulumiv1.PlanApplied {
 		plan = newPlan(stack, update)
 		stack.Status.Plan = plan
 	}
@@ -139,6 +142,9 @@ func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanS
 		Enforce:      update.Spec.PlanEnforcement.OrDefault(),
 		Drift:        current.Drift,
 		UpdateInputs: current.UpdateInputs,
+	}
+	if earlier := stack.Status.Plan; earlier != nil {
+		plan.ApprovedValuesDigest = earlier.ApprovedValuesDigest
 	}
 	if update.Status.InputValuesDigest != "" {
 		plan.InputValuesDigest, plan.InputVersionsDigest = update.Status.InputValuesDigest, update.Status.InputVersionsDigest
@@ -173,9 +179,6 @@ func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update
 	plan.Summary, plan.Changes, plan.Destructive = countChanges(update.Status.ResourceChanges)
 	plan.ExpiresAt = new(metav1.NewTime(o.now.Add(planExpiry(o.stack))).Rfc3339Copy())
 	earlier := o.stack.Status.Plan
-	if earlier != nil {
-		plan.ApprovedValuesDigest = earlier.ApprovedValuesDigest
-	}
 	var changes, earlierChanges []autov1alpha1.ResourceChange
 	if earlier != nil && earlier.State == pulumiv1.PlanFailed && len(earlier.Approvals) > 0 && earlier.ChangesDigest != plan.ChangesDigest {
 		var err error
