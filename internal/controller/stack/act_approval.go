@@ -60,12 +60,19 @@ func recordPlanStart(o *observation, d decision) {
 	case plan == nil:
 	case d.applies:
 		acceptCommit(o)
-	case d.plans && (plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved || plan.State == pulumiv1.PlanRejected):
-		plan.State = pulumiv1.PlanSuperseded
-		if o.planGone {
-			// Whoever deletes the Update of a plan withdraws the plan.
-			plan.Approvals = nil
+	case d.plans:
+		forgetWithdrawn(o)
+		if plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved || plan.State == pulumiv1.PlanRejected {
+			plan.State = pulumiv1.PlanSuperseded
 		}
+	}
+}
+
+// forgetWithdrawn forgets the approvals of the plan in the status if somebody has deleted its Update, or edited it, which withdraws the plan:
+// also one that failed or was out of date.
+func forgetWithdrawn(o *observation) {
+	if plan := o.stack.Status.Plan; plan != nil && o.planGone {
+		plan.Approvals = nil
 	}
 }
 
@@ -179,6 +186,7 @@ func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update
 	plan.Summary, plan.Changes, plan.Destructive = countChanges(update.Status.ResourceChanges)
 	plan.ExpiresAt = new(metav1.NewTime(o.now.Add(planExpiry(o.stack))).Rfc3339Copy())
 	earlier := o.stack.Status.Plan
+	forgetWithdrawn(o) // perhaps while the next one was made
 	var changes, earlierChanges []autov1alpha1.ResourceChange
 	if earlier != nil && earlier.State == pulumiv1.PlanFailed && len(earlier.Approvals) > 0 && earlier.ChangesDigest != plan.ChangesDigest {
 		var err error

@@ -85,6 +85,16 @@ func TestOnlyAPlanThatWasBegunHasARest(t *testing.T) {
 	}
 }
 
+func TestWhoeverDeletesTheUpdateOfAPlanWithdrawsItsApprovals(t *testing.T) {
+	for _, state := range []pulumiv1.PlanState{pulumiv1.PlanSuperseded, pulumiv1.PlanStale, pulumiv1.PlanFailed} {
+		for _, gone := range []bool{false, true} {
+			o := withApproval(state)
+			o.planGone = gone
+			NewWithT(t).Expect(len(recordNext(t, o, "app-next", "").Approvals) == 0).To(Equal(gone), "%s, gone %t", state, gone)
+		}
+	}
+}
+
 func TestApprovalsEndWithAnUpdateThatNeedsNone(t *testing.T) {
 	for _, state := range []pulumiv1.PlanState{pulumiv1.PlanApplied, pulumiv1.PlanSuperseded} {
 		for _, failure := range []string{"", autov1alpha1.UpdateFailedReason, autov1alpha1.UpdateConflictReason} {

@@ -39,7 +39,7 @@ type approvalSimulation struct {
 	// counts the plans that were carried out.
 	made, carried map[string]string
 	applied       int
-	// spent has the names of the plans whose approvals do not count any longer: the plan was carried out.
+	// spent has the names of the plans whose approvals do not count any longer: the plan was carried out, or somebody deleted its Update.
 	spent map[string]bool
 	// created counts the Updates that were created, by anybody, for their UIDs.
 	created int
@@ -356,6 +356,7 @@ func (w *approvalSimulation) step() {
 		time.Sleep(time.Minute)
 	case n < 39 && w.stack.Status.Plan != nil:
 		delete(w.updates, w.stack.Status.Plan.Name)
+		w.spent[w.stack.Status.Plan.Name] = true
 	case n < 40:
 		w.forge()
 	case w.random.IntN(10) == 0:
