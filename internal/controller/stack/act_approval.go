@@ -227,6 +227,9 @@ func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 		return result
 	}
 	metadata := planMetadata(plan)
+	if d.reason == pulumiv1.PlanRejectedReason && rejectsRevision(stack) {
+		metadata[pulumiv1.GroupVersion.Group+"/"+eventv1.MetaRevisionKey] = plan.Revision
+	}
 	result.addEvent(func() { r.AnnotatedEventf(stack, metadata, corev1.EventTypeWarning, d.reason, "%s", d.message) })
 	return result
 }
@@ -239,12 +242,20 @@ func shownPlan(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// planMetadata returns the metadata of an event about a plan, which notification-controller forwards.
+// rejectsRevision reports whether the rejection of the plan in the status is one of a revision, and not of what else is done with the revision
+// that is deployed.
+func rejectsRevision(stack *pulumiv1.Stack) bool {
+	plan := stack.Status.Plan
+	return plan.Operation == pulumiv1.ApprovedUp && plan.Revision != "" && plan.Revision != stack.Status.LastAppliedRevision
+}
+
+// planMetadata returns the metadata of an event about a plan, which notification-controller forwards. Its git providers set the status of the
+// revision of each warning, and a plan that waits says nothing about what the revision contains: so the revision has another key here.
 func planMetadata(plan *pulumiv1.PlanStatus) map[string]string {
-	group := pulumiv1.GroupVersion.Group
-	metadata := map[string]string{group + "/plan": plan.Name, group + "/plan-digest": plan.Digest, group + "/plan-summary": plan.Summary}
+	prefix := pulumiv1.GroupVersion.Group + "/plan"
+	metadata := map[string]string{prefix: plan.Name, prefix + "-digest": plan.Digest, prefix + "-summary": plan.Summary}
 	if plan.Revision != "" {
-		metadata[group+"/"+eventv1.MetaRevisionKey] = plan.Revision
+		metadata[prefix+"-revision"] = plan.Revision
 	}
 	return metadata
 }
