@@ -20,6 +20,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/controller/plans"
 	"github.com/stack-controller/stack-controller/internal/file"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
@@ -260,6 +261,8 @@ func (s *session) awaitDecision(ctx context.Context, c *cluster, stack *pulumiv1
 	plan := now.Status.Plan
 	isSame := plan != nil && plan.UID == decided.UID && plan.Digest == decided.Digest
 	switch {
+	case approval.Spec.Decision == autov1alpha1.ApprovalReject && isSame && plans.IsMadeAgain(plan):
+		s.log.Success("what is left of plan %s is rejected: the next plan needs an approval of its own", decided.Name)
 	case approval.Spec.Decision == autov1alpha1.ApprovalReject && isSame && plan.State != pulumiv1.PlanRejected:
 		return failed(exitNotReady, "plan %s was approved before, and is being carried out or was: it is %s; '%s cancel stack %s -n %s' stops an update that runs",
 			plan.Name, plan.State, invocation(s.Program), stack.Name, stack.Namespace)
@@ -278,6 +281,8 @@ func isRecorded(plan *pulumiv1.PlanStatus, approval *autov1alpha1.Approval) bool
 	switch {
 	case plan == nil, plan.Name != approval.Spec.Update, plan.Digest != approval.Spec.Digest, plan.RejectedBy != "":
 		return true
+	case approval.Spec.Decision == autov1alpha1.ApprovalReject && plans.IsMadeAgain(plan):
+		return false // the next plan must not take over the approvals of this one
 	case plan.State != pulumiv1.PlanPending && plan.State != pulumiv1.PlanApproved:
 		return true
 	case approval.Spec.Decision == autov1alpha1.ApprovalReject:

@@ -139,7 +139,8 @@ func CarryOver(plan, earlier *pulumiv1.PlanStatus, earlierChanges, changes []aut
 	if equal && earlier.State == pulumiv1.PlanStale {
 		plan.Stale, plan.StaleSince = earlier.Stale, earlier.StaleSince
 	}
-	left := earlier.State == pulumiv1.PlanFailed && sameInputs && isPart(changes, earlierChanges)
+	begun := earlier.State == pulumiv1.PlanFailed && earlier.Update != ""
+	left := begun && sameInputs && isPart(changes, earlierChanges)
 	expired := earlier.ExpiresAt == nil || !now.Before(earlier.ExpiresAt.Time)
 	if len(earlier.Approvals) == 0 || expired || !equal && !left {
 		return

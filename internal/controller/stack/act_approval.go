@@ -60,12 +60,19 @@ func recordPlanStart(o *observation, d decision) {
 	case plan == nil:
 	case d.applies:
 		acceptCommit(o)
-	case d.plans && (plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved || plan.State == pulumiv1.PlanRejected):
-		plan.State = pulumiv1.PlanSuperseded
-		if o.planGone {
-			// Whoever deletes the Update of a plan withdraws the plan.
-			plan.Approvals = nil
+	case d.plans:
+		forgetWithdrawn(o)
+		if plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved || plan.State == pulumiv1.PlanRejected {
+			plan.State = pulumiv1.PlanSuperseded
 		}
+	}
+}
+
+// forgetWithdrawn forgets the approvals of the plan in the status if somebody has deleted its Update, or edited it, which withdraws the plan:
+// also one that failed or was out of date.
+func forgetWithdrawn(o *observation) {
+	if plan := o.stack.Status.Plan; plan != nil && o.planGone {
+		plan.Approvals = nil
 	}
 }
 
@@ -99,13 +106,15 @@ func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *aut
 		return true, nil
 	case plan == nil:
 	case update.SavesPlan():
-		plan.State = pulumiv1.PlanFailed
-	case update.Spec.Plan == nil || update.Spec.Plan.Name != plan.Name:
-		// The Update does not carry out this plan: it was created before spec.approval was set, or after it was removed.
-		plan.State, plan.Update = pulumiv1.PlanFailed, update.Name
-		if !update.HasFailed() {
-			stack.Status.Plan = nil
+		// The next plan could not be made. A plan that has ended stays what it is: the approvals of one that was carried out are used up. One that
+		// was not begun has no rest that a later plan could be.
+		if !plans.IsConcluded(plan) {
+			plan.State, plan.Update = pulumiv1.PlanFailed, ""
 		}
+	case update.Spec.Plan == nil || update.Spec.Plan.Name != plan.Name:
+		// The Update does not carry out this plan: it was created before spec.approval was set, or after it was removed. The approvals are not about
+		// what it may have left half done.
+		stack.Status.Plan = nil
 	case update.WasLockedOut():
 		plan.Update = update.Name
 	case update.HasFailed():
@@ -117,10 +126,11 @@ func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *aut
 }
 
 // recordStale records that a plan was out of date when it was to be carried out, or as soon as it was made. The approvals stay in the
-// status, so that a plan with equal changes can take them over, see plans.CarryOver.
+// status, so that a plan with equal changes can take them over, see plans.CarryOver. Those of a plan that was carried out are used up, and what
+// asked for it does not ask for the next one.
 func recordStale(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Time) {
 	plan := stack.Status.Plan
-	if plan == nil {
+	if plan == nil || plan.State == pulumiv1.PlanApplied {
 		plan = newPlan(stack, update)
 		stack.Status.Plan = plan
 	}
@@ -139,6 +149,9 @@ func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanS
 		Enforce:      update.Spec.PlanEnforcement.OrDefault(),
 		Drift:        current.Drift,
 		UpdateInputs: current.UpdateInputs,
+	}
+	if earlier := stack.Status.Plan; earlier != nil {
+		plan.ApprovedValuesDigest = earlier.ApprovedValuesDigest
 	}
 	if update.Status.InputValuesDigest != "" {
 		plan.InputValuesDigest, plan.InputVersionsDigest = update.Status.InputValuesDigest, update.Status.InputVersionsDigest
@@ -173,9 +186,7 @@ func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update
 	plan.Summary, plan.Changes, plan.Destructive = countChanges(update.Status.ResourceChanges)
 	plan.ExpiresAt = new(metav1.NewTime(o.now.Add(planExpiry(o.stack))).Rfc3339Copy())
 	earlier := o.stack.Status.Plan
-	if earlier != nil {
-		plan.ApprovedValuesDigest = earlier.ApprovedValuesDigest
-	}
+	forgetWithdrawn(o) // perhaps while the next one was made
 	var changes, earlierChanges []autov1alpha1.ResourceChange
 	if earlier != nil && earlier.State == pulumiv1.PlanFailed && len(earlier.Approvals) > 0 && earlier.ChangesDigest != plan.ChangesDigest {
 		var err error
@@ -216,6 +227,9 @@ func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 		return result
 	}
 	metadata := planMetadata(plan)
+	if d.reason == pulumiv1.PlanRejectedReason && rejectsRevision(stack) {
+		metadata[pulumiv1.GroupVersion.Group+"/"+eventv1.MetaRevisionKey] = plan.Revision
+	}
 	result.addEvent(func() { r.AnnotatedEventf(stack, metadata, corev1.EventTypeWarning, d.reason, "%s", d.message) })
 	return result
 }
@@ -228,12 +242,20 @@ func shownPlan(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// planMetadata returns the metadata of an event about a plan, which notification-controller forwards.
+// rejectsRevision reports whether the rejection of the plan in the status is one of a revision, and not of what else is done with the revision
+// that is deployed.
+func rejectsRevision(stack *pulumiv1.Stack) bool {
+	plan := stack.Status.Plan
+	return plan.Operation == pulumiv1.ApprovedUp && plan.Revision != "" && plan.Revision != stack.Status.LastAppliedRevision
+}
+
+// planMetadata returns the metadata of an event about a plan, which notification-controller forwards. Its git providers set the status of the
+// revision of each warning, and a plan that waits says nothing about what the revision contains: so the revision has another key here.
 func planMetadata(plan *pulumiv1.PlanStatus) map[string]string {
-	group := pulumiv1.GroupVersion.Group
-	metadata := map[string]string{group + "/plan": plan.Name, group + "/plan-digest": plan.Digest, group + "/plan-summary": plan.Summary}
+	prefix := pulumiv1.GroupVersion.Group + "/plan"
+	metadata := map[string]string{prefix: plan.Name, prefix + "-digest": plan.Digest, prefix + "-summary": plan.Summary}
 	if plan.Revision != "" {
-		metadata[group+"/"+eventv1.MetaRevisionKey] = plan.Revision
+		metadata[prefix+"-revision"] = plan.Revision
 	}
 	return metadata
 }

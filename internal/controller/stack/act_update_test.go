@@ -374,7 +374,7 @@ func TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved(t *testing.T) {
 	carriedOver := func() []pulumiv1.PlanApproval {
 		stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Approval: &pulumiv1.ApprovalPolicy{}}}
 		stack.Status.Plan = &pulumiv1.PlanStatus{
-			Name: approved.Name, UID: approved.UID, State: pulumiv1.PlanFailed, Operation: pulumiv1.ApprovedUp, Enforce: autov1alpha1.EnforcePlan,
+			Name: approved.Name, UID: approved.UID, State: pulumiv1.PlanFailed, Update: "app-2", Operation: pulumiv1.ApprovedUp, Enforce: autov1alpha1.EnforcePlan,
 			ChangesDigest: "sha256:app-plan", InputsDigest: "sha256:i", Approvals: []pulumiv1.PlanApproval{{By: "alice"}},
 			ExpiresAt: new(metav1.NewTime(time.Now().Add(time.Hour))),
 		}

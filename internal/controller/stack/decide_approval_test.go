@@ -194,8 +194,11 @@ func TestApprovalsAreCarriedOverToTheSameChanges(t *testing.T) {
 		"one that was carried out":          {earlier: func(p *pulumiv1.PlanStatus) { p.State = pulumiv1.PlanApplied }},
 		"one of another operation":          {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.Operation = pulumiv1.PlanStale, pulumiv1.ApprovedDestroy }},
 		"the rest after a failure":          {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: before[1:], carried: true},
-		"more than the rest":                {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: append(before, change("delete", "z"))},
-		"another operation on the same":     {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: []autov1alpha1.ResourceChange{change("replace", "x")}},
+		"a part of one that was not begun": {earlier: func(p *pulumiv1.PlanStatus) {
+			p.State, p.ChangesDigest, p.Update = pulumiv1.PlanFailed, "sha256:whole", ""
+		}, changes: before[1:]},
+		"more than the rest":            {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: append(before, change("delete", "z"))},
+		"another operation on the same": {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: []autov1alpha1.ResourceChange{change("replace", "x")}},
 		"the rest, with other inputs": {earlier: func(p *pulumiv1.PlanStatus) {
 			p.State, p.ChangesDigest, p.InputsDigest = pulumiv1.PlanFailed, "sha256:whole", "sha256:other"
 		}, changes: before[1:]},
@@ -217,7 +220,7 @@ func TestApprovalsAreCarriedOverToTheSameChanges(t *testing.T) {
 			g := NewWithT(t)
 			earlier, plan := guarded("").stack.Status.Plan, guarded(pulumiv1.PlanPending).stack.Status.Plan
 			plan.ContentDigest, plan.SpecDigest = "sha256:content", "spec"
-			earlier.Approvals, plan.Name = approved, "app-again"
+			earlier.Approvals, earlier.Update, plan.Name = approved, "app-2", "app-again"
 			tt.earlier(earlier)
 			plans.CarryOver(plan, earlier, before, tt.changes, now)
 			g.Expect(len(plan.Approvals) > 0).To(Equal(tt.carried))

@@ -39,6 +39,8 @@ type approvalSimulation struct {
 	// counts the plans that were carried out.
 	made, carried map[string]string
 	applied       int
+	// spent has the names of the plans whose approvals do not count any longer: the plan was carried out, or somebody deleted its Update.
+	spent map[string]bool
 	// created counts the Updates that were created, by anybody, for their UIDs.
 	created int
 	wrong   []string
@@ -55,7 +57,7 @@ func newWalk(seed uint64) *approvalSimulation {
 		// What claims to be a correction of drift then needs no approval.
 		o.stack.Spec.Approval.Operations = []pulumiv1.ApprovedOperation{pulumiv1.ApprovedUp, pulumiv1.ApprovedDestroy}
 	}
-	return &approvalSimulation{random: rand.New(rand.NewPCG(seed, 1)), stack: o.stack, updates: map[string]*autov1alpha1.Update{}, made: map[string]string{}, carried: map[string]string{}}
+	return &approvalSimulation{random: rand.New(rand.NewPCG(seed, 1)), stack: o.stack, updates: map[string]*autov1alpha1.Update{}, made: map[string]string{}, carried: map[string]string{}, spent: map[string]bool{}}
 }
 
 // Get and List make the walk an API server.
@@ -121,6 +123,11 @@ func (w *approvalSimulation) reconcile(cutOff bool) {
 	if cutOff {
 		w.stack = before
 	}
+	if plan := w.stack.Status.Plan; plan != nil && plan.State == pulumiv1.PlanApplied {
+		for name := plan.Name; name != ""; name = w.carried[name] {
+			w.spent[name] = true
+		}
+	}
 }
 
 func (w *approvalSimulation) act(o *observation, d decision) {
@@ -160,6 +167,7 @@ func (w *approvalSimulation) create(update *autov1alpha1.Update) {
 	w.created++
 	update.UID, update.Generation = types.UID(fmt.Sprint("uid-", w.created)), 1
 	w.updates[update.Name] = update
+	delete(w.spent, update.Name) // its plan is another one
 }
 
 // evil is the digest of a program that is not that of the Stack.
@@ -231,7 +239,7 @@ func (w *approvalSimulation) check(update *autov1alpha1.Update) {
 	}
 	approved, rejected := false, false
 	for name := wanted.Name; name != "" && !approved; name = w.carried[name] {
-		approved = said(name, autov1alpha1.ApprovalApprove)
+		approved = said(name, autov1alpha1.ApprovalApprove) && !w.spent[name]
 	}
 	for name := w.carried[wanted.Name]; name != ""; name = w.carried[name] {
 		rejected = rejected || said(name, autov1alpha1.ApprovalReject)
@@ -348,6 +356,7 @@ func (w *approvalSimulation) step() {
 		time.Sleep(time.Minute)
 	case n < 39 && w.stack.Status.Plan != nil:
 		delete(w.updates, w.stack.Status.Plan.Name)
+		w.spent[w.stack.Status.Plan.Name] = true
 	case n < 40:
 		w.forge()
 	case w.random.IntN(10) == 0:

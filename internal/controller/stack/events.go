@@ -73,6 +73,9 @@ func (r *Reconciler) announceResult(
 		kind, reason = corev1.EventTypeNormal, eventUpdateSuccess
 		message = "succeeded: " + describeChanges(last.ResourceChanges) + describeApplied(last) + r.previewedResources(ctx, update)
 	}
+	if last.Conflicts > 0 || update.WasInterrupted() {
+		metadata = withoutRevision(metadata)
+	}
 	r.AnnotatedEventf(stack, metadata, kind, reason, "%s %s", last.Type, message)
 }
 
@@ -85,6 +88,13 @@ func isQuiet(earlier, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Upd
 // announcesSuccess reports whether there is an event that the Update succeeded.
 func (e *endedUpdate) announcesSuccess() bool {
 	return !e.planned && e.result.State == pulumiv1.StackUpdateSucceeded && !isQuiet(e.earlier, e.result, e.update)
+}
+
+// withoutRevision returns the metadata of a warning that says nothing about what the commit contains: Flux's git providers set the status of the
+// commit, or else of the revision, that a warning names.
+func withoutRevision(metadata map[string]string) map[string]string {
+	token := pulumiv1.GroupVersion.Group + "/" + eventv1.MetaTokenKey
+	return map[string]string{token: metadata[token]}
 }
 
 // changesNothing reports whether an update changed no resource and not whether the Stack is up to date.

@@ -7,6 +7,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -34,6 +37,55 @@ func TestEventsNameTheCommitThatAnArtifactWasMadeFrom(t *testing.T) {
 		})
 	}
 	NewWithT(t).Expect(events.CommitRevision(commitOfUpdate(&autov1alpha1.Update{}))).To(BeEmpty(), "one without a source")
+}
+
+// notification-controller sets the status of the commit that an event names, and else of the revision that a warning names.
+func TestWarningNamesTheRevisionOnlyIfItIsAboutWhatThatContains(t *testing.T) {
+	const deployed, revision = "main@sha1:a", "main@sha1:b"
+	ended := func(reason string, conflicts int64) func(*Reconciler) {
+		update := &autov1alpha1.Update{UID: "uid", Spec: autov1alpha1.UpdateSpec{
+			Type: autov1alpha1.UpdateTypeUp, Source: &autov1alpha1.UpdateSource{Commit: &autov1alpha1.CommitInfo{SHA: "c"}},
+		}}
+		conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "done")
+		conditions.MarkTrue(update, autov1alpha1.UpdateFailed, reason, "why")
+		last := &pulumiv1.StackUpdateStatus{Type: autov1alpha1.UpdateTypeUp, State: pulumiv1.StackUpdateFailed, Revision: revision, Conflicts: conflicts}
+		return func(r *Reconciler) { r.announceResult(t.Context(), &pulumiv1.Stack{}, nil, last, update) }
+	}
+	decided := func(state pulumiv1.PlanState, reason string, changes ...func(*pulumiv1.PlanStatus)) func(*Reconciler) {
+		o := guarded(state)
+		o.stack.Status.LastAppliedRevision, o.stack.Status.Plan.Revision = deployed, revision
+		for _, change := range changes {
+			change(o.stack.Status.Plan)
+		}
+		return func(r *Reconciler) {
+			result := r.awaitApproval(o, decision{reason: reason, message: "why"})
+			_ = result.finish(t.Context())
+		}
+	}
+	of := func(operation pulumiv1.ApprovedOperation, revision string) func(*pulumiv1.PlanStatus) {
+		return func(p *pulumiv1.PlanStatus) { p.Operation, p.Revision = operation, revision }
+	}
+	for name, test := range map[string]struct {
+		happens func(*Reconciler)
+		names   bool
+	}{
+		"a failure":                          {ended(autov1alpha1.UpdateFailedReason, 0), true},
+		"a lock":                             {ended(autov1alpha1.UpdateConflictReason, 1), false},
+		"an interruption":                    {ended(autov1alpha1.InterruptedReason, 0), false},
+		"a plan that waits":                  {decided(pulumiv1.PlanPending, pulumiv1.ApprovalRequiredReason), false},
+		"a revision that was rejected":       {decided(pulumiv1.PlanRejected, pulumiv1.PlanRejectedReason), true},
+		"a change of what is deployed":       {decided(pulumiv1.PlanRejected, pulumiv1.PlanRejectedReason, of(pulumiv1.ApprovedUp, deployed)), false},
+		"a correction that was rejected":     {decided(pulumiv1.PlanRejected, pulumiv1.PlanRejectedReason, of(pulumiv1.ApprovedDriftCorrection, deployed)), false},
+		"a destroy that was rejected":        {decided(pulumiv1.PlanRejected, pulumiv1.PlanRejectedReason, of(pulumiv1.ApprovedDestroy, revision)), false},
+		"a rejected change without a source": {decided(pulumiv1.PlanRejected, pulumiv1.PlanRejectedReason, of(pulumiv1.ApprovedUp, "")), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recorder := record.NewFakeRecorder(1)
+			test.happens(&Reconciler{EventRecorder: recorder})
+			named := Or(ContainSubstring("pulumi.com/revision:"), ContainSubstring("pulumi.com/originRevision:"), ContainSubstring("toolkit.fluxcd.io/commit:"))
+			NewWithT(t).Expect(named.Match(<-recorder.Events)).To(Equal(test.names))
+		})
+	}
 }
 
 func TestResyncThatFindsNothingToDoHasNoResultToAnnounce(t *testing.T) {

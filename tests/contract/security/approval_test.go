@@ -60,8 +60,8 @@ var approvalSteps = []approvalStep{
 	{
 		step:      "The plan is made again.",
 		attacker:  "anyone who changes what the program reads, then cancels the update, or gives the name of its plan to another Update",
-		prevented: "Approvals are kept only if inputs and changes are equal, with their values, or if an update that had started failed and each remaining change is one of the approved ones, with its values and its provider. The changes are those of the Update with the UID in the status. Values that Pulumi knows as secret look the same to the reviewer and to this comparison, unless they are inputs.",
-		proofs: []string{"stack.TestApprovalsAreCarriedOverToTheSameChanges", "operation.TestPlanThatUsesAnotherProviderIsAnotherPlan",
+		prevented: "Approvals are kept only if inputs and changes are equal, with their values, or if an update that had started failed and each remaining change is one of the approved ones, with its values and its provider. Those of a plan that was carried out are used up. The changes are those of the Update with the UID in the status. Values that Pulumi knows as secret look the same to the reviewer and to this comparison, unless they are inputs.",
+		proofs: []string{"stack.TestApprovalsAreCarriedOverToTheSameChanges", "stack.TestApprovalsOfAPlanThatWasCarriedOutAreUsedUp", "operation.TestPlanThatUsesAnotherProviderIsAnotherPlan",
 			"stack.TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved"},
 	},
 	{
