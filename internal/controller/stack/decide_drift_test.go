@@ -215,7 +215,7 @@ func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
 func TestIgnoredDriftIsNone(t *testing.T) {
 	rules := []pulumiv1.DriftIgnore{
 		{Target: &pulumiv1.DriftTarget{Type: "aws:autoscaling/*"}, Paths: []string{"desiredCapacity", "tags"}},
-		{Target: &pulumiv1.DriftTarget{Name: "scratch-*"}},
+		{Target: &pulumiv1.DriftTarget{Name: "scratch-*"}}, {Paths: []string{"maxAge"}},
 	}
 	many := make([]string, maxListedPaths)
 	for i := range many {
@@ -236,6 +236,7 @@ func TestIgnoredDriftIsNone(t *testing.T) {
 		"one that is gone":          {change: gone(group, "web"), counts: true},
 		"one without known paths":   {change: changed(group, "web"), counts: true},
 		"one with too many to tell": {change: changed(group, "web", many...), counts: true},
+		"too many, by two rules":    {change: changed(group, "web", append(many[1:], "maxAge")...), counts: true},
 		"what is no URN":            {change: autov1alpha1.ResourceChange{Operation: "update", URN: "odd"}, counts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -412,7 +413,8 @@ func TestDriftChecksNeverStandInTheWay(t *testing.T) {
 				o.stack.Spec.Drift, o.driftCheck = spec, check
 				plain := decide(o)
 				if specName == "correct" && o.stack.Status.LastUpdate != nil {
-					o.stack.Status.Drift = &pulumiv1.DriftStatus{Digest: "d", CheckedUpdate: o.stack.Status.LastUpdate.Name, LastCheckTime: new(ago(2 * time.Hour))}
+					o.stack.Status.Drift = &pulumiv1.DriftStatus{Digest: "d", Resources: []pulumiv1.DriftedResource{{URN: urnOf("a:b:C", "x")}},
+						CheckedUpdate: o.stack.Status.LastUpdate.Name, LastCheckTime: new(ago(2 * time.Hour))}
 				}
 				d := decide(o)
 				drift := decideOnDrift(o, d)
