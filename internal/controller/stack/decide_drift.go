@@ -149,8 +149,8 @@ func canDrift(stack *pulumiv1.Stack) bool {
 	return stack.Status.Deployed && stack.Status.ProjectInfo != nil && last != nil && last.State == pulumiv1.StackUpdateSucceeded && !last.PendingOperations
 }
 
-// isOutdatedCheck reports whether the result of the check does not count: an update has ended since the check began, somebody cancelled the
-// check, or its result is in the status already.
+// isOutdatedCheck reports whether the result of the check does not count: an update has ended since the check began, the check is not one for
+// the Stack as it is now, somebody cancelled it, or its result is in the status already.
 func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
 	last, drift := stack.Status.LastUpdate, stack.Status.Drift
 	// Times have seconds, in which another update and its check may have ended.
@@ -158,7 +158,8 @@ func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
 		(check.IsComplete() && check.Status.EndTime.Equal(drift.LastCheckTime) ||
 			!check.IsComplete() && startTimedOut(check, drift.LastCheckTime.Time))
 	cancelled := conditions.GetReason(check, autov1alpha1.UpdateFailed) == autov1alpha1.CanceledReason
-	return last == nil || last.Name != check.Annotations[pulumiv1.DriftUpdateAnnotation] || recorded || cancelled
+	return last == nil || last.Name != check.Annotations[pulumiv1.DriftUpdateAnnotation] || !onlyChecksDrift(stack, check) ||
+		recorded || cancelled
 }
 
 // firstCheckAfter returns the time until the first check. It lies anywhere within the first interval, so that Stacks that were created

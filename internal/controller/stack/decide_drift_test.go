@@ -31,7 +31,9 @@ func watchful(mode pulumiv1.DriftMode) *observation {
 func checked(since time.Duration, changes ...autov1alpha1.ResourceChange) *autov1alpha1.Update {
 	check := &autov1alpha1.Update{
 		Name: "app-drift", Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentDriftCheck},
-		Annotations: map[string]string{pulumiv1.DriftUpdateAnnotation: "app-1"}}
+		Annotations: map[string]string{pulumiv1.DriftUpdateAnnotation: "app-1"},
+		Spec: autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeRefresh, PreviewOnly: new(true), StackName: "dev",
+			ProjectInfo: &autov1alpha1.ProjectInfo{Name: "shop", Runtime: "yaml"}}}
 	check.Status.Changes, check.Status.EndTime = changes, new(ago(since))
 	conditions.MarkTrue(check, autov1alpha1.UpdateComplete, autov1alpha1.UpdateUpdatedReason, "done")
 	return check
@@ -143,6 +145,14 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 		"not when an update ended meanwhile": {given: with(watchful(""), func(o *observation) {
 			o.driftCheck = checked(0)
 			o.stack.Status.LastUpdate.Name = "app-2"
+		}), step: driftDiscard},
+		"not when it was for other resources": {given: with(watchful(""), func(o *observation) {
+			o.driftCheck = checked(0)
+			o.stack.Spec.Targets = []string{urnOf("a:b:C", "x")}
+		}), step: driftDiscard},
+		"nor is such a one left to run": {given: with(watchful(""), func(o *observation) {
+			o.driftCheck = running
+			o.stack.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Exclude: []string{"**x"}}}
 		}), step: driftDiscard},
 		"not when somebody cancelled it": {given: with(watchful(""), func(o *observation) {
 			o.driftCheck = checked(0)
@@ -410,7 +420,9 @@ func TestDriftChecksNeverStandInTheWay(t *testing.T) {
 		for checkName, check := range checks {
 			for specName, spec := range specs {
 				o := copyOf(seen)
-				o.stack.Spec.Drift, o.driftCheck = spec, check
+				if o.stack.Spec.Drift, o.driftCheck = spec, check; check != nil {
+					check.Spec.StackName, check.Spec.ProjectInfo = o.stack.Spec.Stack, o.stack.Status.ProjectInfo
+				}
 				plain := decide(o)
 				if specName == "correct" && o.stack.Status.LastUpdate != nil {
 					o.stack.Status.Drift = &pulumiv1.DriftStatus{Digest: "d", Resources: []pulumiv1.DriftedResource{{URN: urnOf("a:b:C", "x")}},
