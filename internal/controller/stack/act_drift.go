@@ -179,8 +179,11 @@ func recordDrift(o *observation) func(*Reconciler) {
 	drift := stack.Status.Drift
 	drift.FirstCheckTime, drift.LastCheckTime, drift.CheckedUpdate = nil, new(checkEnd(o)), check.Annotations[pulumiv1.DriftUpdateAnnotation]
 	if request := check.Annotations[pulumiv1.DriftCheckAnnotation]; request != drift.LastHandledCheckAt {
-		// The user who requested the check may have removed the cause of the drift, so corrections are counted from zero.
-		drift.LastHandledCheckAt, drift.Correction = request, nil
+		drift.LastHandledCheckAt = request
+		if request != "" {
+			// The user who requested the check may have removed the cause of the drift, so corrections are counted from zero.
+			drift.Correction = nil
+		}
 	}
 	if check.HasFailed() || !check.IsComplete() {
 		drift.Failures++

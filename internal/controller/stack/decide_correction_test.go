@@ -53,6 +53,41 @@ func TestCorrectionIsForWhatTheStatusListsAndForNothingElse(t *testing.T) {
 	g.Expect(decide(*o).action).To(Equal(actionReady))
 }
 
+func TestDriftThatAppearsAgainLaterIsCorrected(t *testing.T) {
+	g := NewWithT(t)
+	o := watchful(pulumiv1.DriftModeCorrect)
+	change := changed("a:b:C", "x", "size")
+	shown := func() string { return conditions.GetReason(o.stack, pulumiv1.DriftedCondition) }
+	o.sees(200*time.Minute, change)
+	o.sees(199*time.Minute, change)
+	for i := range maxCorrections {
+		corrected := checked(time.Duration(190-5*i) * time.Minute)
+		recordCorrection(o.stack, &pulumiv1.CurrentStackUpdate{Drift: o.stack.Status.Drift.Digest}, corrected)
+		o.sees(time.Duration(189-5*i)*time.Minute, change)
+	}
+	g.Expect(shown()).To(Equal(pulumiv1.DriftComesBackReason))
+	o.stack.Status.Drift.LastHandledCheckAt = "earlier"
+	o.sees(175*time.Minute, change)
+	g.Expect(shown()).To(Equal(pulumiv1.DriftComesBackReason), "the removal of the annotation is no request")
+
+	// Within an hour after the first correction, it comes back, for as long as it is the same.
+	o.sees(170 * time.Minute)
+	g.Expect(shown()).To(Equal(pulumiv1.NoDriftReason))
+	for _, since := range []time.Duration{150, 149, 120, 90} {
+		o.sees(since*time.Minute, change)
+	}
+	g.Expect(shown()).To(Equal(pulumiv1.DriftComesBackReason))
+	g.Expect(decide(*o).action).To(Equal(actionReady))
+
+	o.sees(60 * time.Minute)
+	o.sees(2*time.Minute, change)
+	o.sees(time.Minute, change)
+	g.Expect(shown()).To(Equal(pulumiv1.DriftDetectedReason))
+	g.Expect(decide(*o).action).To(Equal(actionUpdate))
+	recordCorrection(o.stack, &pulumiv1.CurrentStackUpdate{Drift: o.stack.Status.Drift.Digest}, checked(time.Second))
+	g.Expect(o.stack.Status.Drift.Correction.Count).To(BeEquivalentTo(1))
+}
+
 func TestDriftThatARuleIgnoresByNowIsNotCorrected(t *testing.T) {
 	for name, rule := range map[string]pulumiv1.DriftIgnore{
 		"a resource": {Target: &pulumiv1.DriftTarget{Name: "y"}},

@@ -228,10 +228,12 @@ func retriesCorrection(o observation) bool {
 		isCorrectable(o.stack)
 }
 
-// comesBack reports whether the drift was corrected so often that it is left alone, until it changes or somebody requests a check.
+// comesBack reports whether the drift was corrected so often that it is left alone, until it changes or somebody requests a check. Drift that
+// appeared only later, after a check that found none, is a new case.
 func comesBack(drift *pulumiv1.DriftStatus) bool {
 	correction := drift.Correction
-	return correction != nil && correction.Digest == drift.Digest && correction.Count >= maxCorrections
+	return correction != nil && correction.Digest == drift.Digest && correction.Count >= maxCorrections &&
+		drift.Since != nil && drift.Since.Sub(correction.Since.Time) < correctionPeriod
 }
 
 // countCorrection returns the record of corrections with one more correction of the drift.
