@@ -106,7 +106,7 @@ func decideOnDrift(o observation, d decision) driftDecision {
 	case check != nil && !check.DeletionTimestamp.IsZero():
 		// The end of its deletion wakes the Stack.
 		return driftDecision{step: driftNone}
-	case check != nil && isOutdatedCheck(o.stack, check):
+	case check != nil && isOutdatedCheck(o.stack, check, o.now):
 		return driftDecision{step: driftDiscard}
 	case check != nil && (check.IsComplete() || startTimedOut(check, o.now)):
 		return driftDecision{step: driftRecord}
@@ -122,10 +122,10 @@ func decideOnDrift(o observation, d decision) driftDecision {
 	if waitsForCheck(o) {
 		return driftDecision{step: driftStart}
 	}
-	if o.stack.Status.Drift == nil && !driftCheckRequested(o.stack) {
+	if setsFirstCheck(o.stack.Status.Drift, spec, o.now) && !driftCheckRequested(o.stack) {
 		return driftDecision{step: driftNone, begin: true, after: firstCheckAfter(o.stack, spec)}
 	}
-	if left := driftDue(o.stack, spec, o.jitter).Sub(o.now); left > 0 {
+	if left := driftDue(o.stack, spec, o.jitter, o.now).Sub(o.now); left > 0 {
 		return driftDecision{step: driftNone, after: left}
 	}
 	return driftDecision{step: driftStart}
@@ -151,15 +151,21 @@ func canDrift(stack *pulumiv1.Stack) bool {
 
 // isOutdatedCheck reports whether the result of the check does not count: an update has ended since the check began, the check is not one for
 // the Stack as it is now, somebody cancelled it, or its result is in the status already.
-func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
+func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update, now time.Time) bool {
 	last, drift := stack.Status.LastUpdate, stack.Status.Drift
 	// Times have seconds, in which another update and its check may have ended.
 	recorded := drift != nil && drift.LastCheckTime != nil && drift.CheckedUpdate == check.Annotations[pulumiv1.DriftUpdateAnnotation] &&
 		(check.IsComplete() && check.Status.EndTime.Equal(drift.LastCheckTime) ||
-			!check.IsComplete() && startTimedOut(check, drift.LastCheckTime.Time))
+			!check.IsComplete() && startTimedOut(check, drift.LastCheckTime.Time) && startTimedOut(check, now))
 	cancelled := conditions.GetReason(check, autov1alpha1.UpdateFailed) == autov1alpha1.CanceledReason
 	return last == nil || last.Name != check.Annotations[pulumiv1.DriftUpdateAnnotation] || !onlyChecksDrift(stack, check) ||
 		recorded || cancelled
+}
+
+// setsFirstCheck reports whether the time of the first check is to be set. One that is further away than the interval was set for a longer
+// interval, or by a clock that was wrong.
+func setsFirstCheck(drift *pulumiv1.DriftStatus, spec *pulumiv1.DriftSpec, now time.Time) bool {
+	return drift == nil || drift.FirstCheckTime != nil && drift.FirstCheckTime.Sub(now) > driftInterval(spec)
 }
 
 // firstCheckAfter returns the time until the first check. It lies anywhere within the first interval, so that Stacks that were created
@@ -168,8 +174,9 @@ func firstCheckAfter(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec) time.Durat
 	return time.Duration(spreadOf(string(stack.UID)) * float64(driftInterval(spec)))
 }
 
-// driftDue is when the next check is due.
-func driftDue(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec, jitter float64) time.Time {
+// driftDue is when the next check is due. If the last one ended in the future, a clock was wrong: waiting could take years, and the next check
+// corrects the time.
+func driftDue(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec, jitter float64, now time.Time) time.Time {
 	drift, interval := stack.Status.Drift, driftInterval(spec)
 	switch {
 	case driftCheckRequested(stack):
@@ -178,6 +185,8 @@ func driftDue(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec, jitter float64) t
 		return time.Time{}
 	case drift.LastCheckTime == nil:
 		return drift.FirstCheckTime.Time
+	case drift.LastCheckTime.After(now):
+		return time.Time{}
 	case drift.Failures > 0:
 		return drift.LastCheckTime.Add(backoff.Exponential(firstDriftBackoff, driftBackoffFactor, drift.Failures, interval))
 	case drift.Unconfirmed != "":
