@@ -207,6 +207,34 @@ func TestDriftIsCorrectedOnTheResourcesThatDrifted(t *testing.T) {
 	r.Expect(r.read("first")).To(Equal("theirs"))
 }
 
+func TestCorrectionKeepsIgnoredDriftThatTheProgramIgnoresToo(t *testing.T) {
+	suite.Long(t, "further ways of drift")
+	r := newThings(begin(t, "drift-ignored"), destroyed, checksForDrift(pulumiv1.DriftModeCorrect), func(s *pulumiv1.Stack) {
+		s.Spec.Drift.Ignore = []pulumiv1.DriftIgnore{
+			{Target: &pulumiv1.DriftTarget{Name: "kept"}, Paths: []string{"content"}}, {Target: &pulumiv1.DriftTarget{Name: "reverted"}},
+			{Target: &pulumiv1.DriftTarget{Name: "apart"}},
+		}
+	})
+	lines := []string{"resources:"}
+	for resource, options := range map[string]string{
+		"first": "", "apart": "", "reverted": `, dependsOn: ["${first}"]`, "kept": `, dependsOn: ["${first}"], ignoreChanges: [content]`,
+	} {
+		lines = append(lines, r.sleep(resource, "seconds: 0, content: x, file: "+r.file(resource), options)...)
+	}
+	r.Await(ready(r.publish(r.yaml(lines...)).Digest))
+	for _, resource := range []string{"first", "apart", "reverted", "kept"} {
+		r.write(resource, "theirs")
+	}
+	r.check("now")
+	r.Await(func(s *pulumiv1.Stack) bool {
+		return drifted("now", pulumiv1.NoDriftReason)(s) && s.Status.Drift.Correction != nil
+	})
+	r.Expect(r.read("first")).To(Equal("x"))
+	r.Expect(r.read("apart")).To(Equal("theirs"))
+	r.Expect(r.read("kept")).To(Equal("theirs"))
+	r.Expect(r.read("reverted")).To(Equal("x"), "it depends on what drifted")
+}
+
 func TestDriftCheckMakesWayForAnUpdate(t *testing.T) {
 	suite.Long(t, "further ways of drift")
 	r := newThings(begin(t, "drift-way"), destroyed, checksForDrift(pulumiv1.DriftModeDetect))

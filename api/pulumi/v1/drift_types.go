@@ -39,7 +39,8 @@ type DriftSpec struct {
 	// +optional
 	Interval metav1.Duration `json:"interval,omitempty,omitzero"`
 
-	// Ignore lists drift that is neither reported nor corrected.
+	// Ignore lists drift that is not reported and is no reason for a correction. A correction of other drift of the same resource, or of one
+	// that it depends on, reverts it, too, unless the program has the property in the option ignoreChanges.
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=atomic
 	// +optional

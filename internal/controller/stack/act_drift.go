@@ -37,8 +37,16 @@ func isDriftCheck(update *autov1alpha1.Update) bool {
 	return update.Labels[pulumiv1.ComponentLabel] == pulumiv1.ComponentDriftCheck
 }
 
+// isDriftCheckOf reports whether the Update is in the place of the one that looks for drift of the Stack. There is only one at a time.
+func isDriftCheckOf(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
+	return update.Name == driftCheckName(stack) && stack.Owns(update) && isDriftCheck(update)
+}
+
+func driftCheckName(stack *pulumiv1.Stack) string { return stack.Name + "-drift" }
+
 // onlyChecksDrift reports whether the Update compares the resources of the Stack with the state, and nothing else, as createDriftCheck asks
-// for. Anybody who may create Updates can label one as a check, and drift that is corrected without an approval must not be something else.
+// for. It no longer does when the Stack has other resources, another program or another name in the backend since. Anybody who may create
+// Updates can label one as a check, and drift that is corrected without an approval must not be something else.
 func onlyChecksDrift(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 	spec := &update.Spec
 	options, err := driftOptions(stack)
@@ -119,7 +127,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 		return err
 	}
 	check := &autov1alpha1.Update{
-		Namespace: stack.Namespace, Name: stack.Name + "-drift",
+		Namespace: stack.Namespace, Name: driftCheckName(stack),
 		Labels:          r.Shard.Follow(labelsOf(stack), stack),
 		Annotations:     map[string]string{pulumiv1.DriftUpdateAnnotation: stack.Status.LastUpdate.Name},
 		OwnerReferences: ownersOfUpdate(o),
@@ -146,7 +154,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 		return err
 	}
 	existing, err := r.liveUpdate(ctx, client.ObjectKeyFromObject(check))
-	if existing != nil && (!stack.Owns(existing) || !isDriftCheck(existing) || !onlyChecksDrift(stack, existing)) {
+	if existing != nil && !isDriftCheckOf(stack, existing) {
 		return notOwned(stack, autov1alpha1.UpdateKind, existing)
 	}
 	return err
@@ -171,8 +179,11 @@ func recordDrift(o *observation) func(*Reconciler) {
 	drift := stack.Status.Drift
 	drift.FirstCheckTime, drift.LastCheckTime, drift.CheckedUpdate = nil, new(checkEnd(o)), check.Annotations[pulumiv1.DriftUpdateAnnotation]
 	if request := check.Annotations[pulumiv1.DriftCheckAnnotation]; request != drift.LastHandledCheckAt {
-		// The user who requested the check may have removed the cause of the drift, so corrections are counted from zero.
-		drift.LastHandledCheckAt, drift.Correction = request, nil
+		drift.LastHandledCheckAt = request
+		if request != "" {
+			// The user who requested the check may have removed the cause of the drift, so corrections are counted from zero.
+			drift.Correction = nil
+		}
 	}
 	if check.HasFailed() || !check.IsComplete() {
 		drift.Failures++
@@ -204,7 +215,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 	isNew := digest != drift.Digest
 	drift.Unconfirmed, drift.Digest, drift.Resources, drift.OmittedResources = "", digest, resources, omitted
 	reason, message := pulumiv1.DriftDetectedReason, describeDrift(drift)
-	switch correct := spec.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview; {
+	switch correct := spec.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview && len(resources) > 0; {
 	case correct && comesBack(drift):
 		reason = pulumiv1.DriftComesBackReason
 		message += fmt.Sprintf(". It came back after %d corrections and is no longer corrected: something else changes these resources. "+

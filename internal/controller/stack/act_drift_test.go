@@ -50,16 +50,8 @@ func (c *lateStacks) Get(ctx context.Context, key client.ObjectKey, object clien
 func TestCheckIsNotRepeatedBecauseTheCacheIsLate(t *testing.T) {
 	late := &lateStacks{delay: 500 * time.Millisecond}
 	s := newFixture(t, func(r *Reconciler) { late.Client, r.Client = r.Client, late })
-	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev", Drift: &pulumiv1.DriftSpec{}}}
-	withImage("one")(stack)
-	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
-	s.mark(s.awaitUnfinishedUpdate(), started, succeeds)
-	s.await(stack, idle)
-	s.edit(stack, func(stack *pulumiv1.Stack) {
-		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.DriftCheckAnnotation, "1")
-	})
-	check := s.awaitUnfinishedUpdate()
-	s.Expect(isDriftCheck(check)).To(BeTrue())
+	stack := s.watchedStack()
+	check := s.requestCheck(stack, "1")
 	s.mark(check, started, func(update *autov1alpha1.Update) {
 		update.Status.Changes = []autov1alpha1.ResourceChange{gone("a:b:C", "x")}
 	}, succeeds)
@@ -68,6 +60,44 @@ func TestCheckIsNotRepeatedBecauseTheCacheIsLate(t *testing.T) {
 	})
 	s.Eventually(func() bool { return s.checked(check) }).Should(BeFalse(), "the check is deleted when its result is in the status")
 	s.Consistently(s.updates, "2s").Should(HaveLen(1), "the check that confirms it follows after %s", confirmDelay)
+}
+
+func TestCheckThatNoLongerFitsTheStackMakesWay(t *testing.T) {
+	s := newFixture(t)
+	stack := s.watchedStack()
+	check := s.requestCheck(stack, "1")
+	s.mark(check, started)
+	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.Targets = []string{urnOf("a:b:C", "x")} })
+	s.Eventually(func() bool { return s.checked(check) }).Should(BeFalse())
+	update := s.awaitUnfinishedUpdate()
+	s.Expect(update.Spec.Type).To(Equal(autov1alpha1.UpdateTypeUp))
+	s.mark(update, started, succeeds)
+
+	check = s.awaitUnfinishedUpdate()
+	s.Expect(check.Spec.Target).To(HaveExactElements(urnOf("a:b:C", "x")), "the request is not forgotten")
+	s.mark(check, started, succeeds)
+	s.await(stack, reasonIs(pulumiv1.DriftedCondition, pulumiv1.NoDriftReason))
+}
+
+// watchedStack creates a Stack that looks for drift, and waits until it is up to date.
+func (s *fixture) watchedStack() *pulumiv1.Stack {
+	s.t.Helper()
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev", Drift: &pulumiv1.DriftSpec{}}}
+	withImage("one")(stack)
+	s.Expect(s.client.Create(s.t.Context(), stack)).To(Succeed())
+	s.mark(s.awaitUnfinishedUpdate(), started, succeeds)
+	return s.await(stack, idle)
+}
+
+// requestCheck asks for a check with the token, and returns its Update.
+func (s *fixture) requestCheck(stack *pulumiv1.Stack, token string) *autov1alpha1.Update {
+	s.t.Helper()
+	s.edit(stack, func(stack *pulumiv1.Stack) {
+		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.DriftCheckAnnotation, token)
+	})
+	check := s.awaitUnfinishedUpdate()
+	s.Expect(isDriftCheck(check)).To(BeTrue())
+	return check
 }
 
 // checked reports whether the Update that looked for drift is still there.

@@ -277,12 +277,12 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 	return spec
 }
 
-// correctDrift limits the update to the resources that drifted and to those that depend on them: a resource that is created again has
-// another ID. It does not when the status does not list all of them, or when the Stack has
-// targets, to which the check is limited, or excludes resources, which targetDependents would not respect.
+// correctDrift limits the update to the resources in the status that drifted and to those that depend on them: a resource that is created
+// again has another ID. The next check finds what the status does not list. It does not limit the update when the Stack has targets, to which
+// the check is limited, or excludes resources, which targetDependents would not respect.
 func correctDrift(spec *autov1alpha1.UpdateSpec, drift *pulumiv1.DriftStatus) {
 	spec.Refresh, spec.ExpectNoRefreshChanges = new(true), nil
-	if drift.OmittedResources > 0 || len(spec.Target)+len(spec.Exclude) > 0 {
+	if len(spec.Target)+len(spec.Exclude) > 0 {
 		return
 	}
 	for _, drifted := range drift.Resources {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -105,7 +106,7 @@ func decideOnDrift(o observation, d decision) driftDecision {
 	case check != nil && !check.DeletionTimestamp.IsZero():
 		// The end of its deletion wakes the Stack.
 		return driftDecision{step: driftNone}
-	case check != nil && isOutdatedCheck(o.stack, check):
+	case check != nil && isOutdatedCheck(o.stack, check, o.now):
 		return driftDecision{step: driftDiscard}
 	case check != nil && (check.IsComplete() || startTimedOut(check, o.now)):
 		return driftDecision{step: driftRecord}
@@ -121,10 +122,10 @@ func decideOnDrift(o observation, d decision) driftDecision {
 	if waitsForCheck(o) {
 		return driftDecision{step: driftStart}
 	}
-	if o.stack.Status.Drift == nil && !driftCheckRequested(o.stack) {
+	if setsFirstCheck(o.stack.Status.Drift, spec, o.now) && !driftCheckRequested(o.stack) {
 		return driftDecision{step: driftNone, begin: true, after: firstCheckAfter(o.stack, spec)}
 	}
-	if left := driftDue(o.stack, spec, o.jitter).Sub(o.now); left > 0 {
+	if left := driftDue(o.stack, spec, o.jitter, o.now).Sub(o.now); left > 0 {
 		return driftDecision{step: driftNone, after: left}
 	}
 	return driftDecision{step: driftStart}
@@ -148,16 +149,23 @@ func canDrift(stack *pulumiv1.Stack) bool {
 	return stack.Status.Deployed && stack.Status.ProjectInfo != nil && last != nil && last.State == pulumiv1.StackUpdateSucceeded && !last.PendingOperations
 }
 
-// isOutdatedCheck reports whether the result of the check does not count: an update has ended since the check began, somebody cancelled the
-// check, or its result is in the status already.
-func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
+// isOutdatedCheck reports whether the result of the check does not count: an update has ended since the check began, the check is not one for
+// the Stack as it is now, somebody cancelled it, or its result is in the status already.
+func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update, now time.Time) bool {
 	last, drift := stack.Status.LastUpdate, stack.Status.Drift
 	// Times have seconds, in which another update and its check may have ended.
 	recorded := drift != nil && drift.LastCheckTime != nil && drift.CheckedUpdate == check.Annotations[pulumiv1.DriftUpdateAnnotation] &&
 		(check.IsComplete() && check.Status.EndTime.Equal(drift.LastCheckTime) ||
-			!check.IsComplete() && startTimedOut(check, drift.LastCheckTime.Time))
+			!check.IsComplete() && startTimedOut(check, drift.LastCheckTime.Time) && startTimedOut(check, now))
 	cancelled := conditions.GetReason(check, autov1alpha1.UpdateFailed) == autov1alpha1.CanceledReason
-	return last == nil || last.Name != check.Annotations[pulumiv1.DriftUpdateAnnotation] || recorded || cancelled
+	return last == nil || last.Name != check.Annotations[pulumiv1.DriftUpdateAnnotation] || !onlyChecksDrift(stack, check) ||
+		recorded || cancelled
+}
+
+// setsFirstCheck reports whether the time of the first check is to be set. One that is further away than the interval was set for a longer
+// interval, or by a clock that was wrong.
+func setsFirstCheck(drift *pulumiv1.DriftStatus, spec *pulumiv1.DriftSpec, now time.Time) bool {
+	return drift == nil || drift.FirstCheckTime != nil && drift.FirstCheckTime.Sub(now) > driftInterval(spec)
 }
 
 // firstCheckAfter returns the time until the first check. It lies anywhere within the first interval, so that Stacks that were created
@@ -166,8 +174,9 @@ func firstCheckAfter(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec) time.Durat
 	return time.Duration(spreadOf(string(stack.UID)) * float64(driftInterval(spec)))
 }
 
-// driftDue is when the next check is due.
-func driftDue(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec, jitter float64) time.Time {
+// driftDue is when the next check is due. If the last one ended in the future, a clock was wrong: waiting could take years, and the next check
+// corrects the time.
+func driftDue(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec, jitter float64, now time.Time) time.Time {
 	drift, interval := stack.Status.Drift, driftInterval(spec)
 	switch {
 	case driftCheckRequested(stack):
@@ -176,12 +185,14 @@ func driftDue(stack *pulumiv1.Stack, spec *pulumiv1.DriftSpec, jitter float64) t
 		return time.Time{}
 	case drift.LastCheckTime == nil:
 		return drift.FirstCheckTime.Time
+	case drift.LastCheckTime.After(now):
+		return time.Time{}
 	case drift.Failures > 0:
 		return drift.LastCheckTime.Add(backoff.Exponential(firstDriftBackoff, driftBackoffFactor, drift.Failures, interval))
 	case drift.Unconfirmed != "":
 		return drift.LastCheckTime.Add(confirmDelay)
-	case drift.Digest != "" && drift.CheckedUpdate != stack.Status.LastUpdate.Name:
-		// An update ended after the check, and may have corrected the drift.
+	case drift.Digest != "" && drift.CheckedUpdate != stack.Status.LastUpdate.Name, ignoresReported(spec, drift):
+		// An update ended after the check, and may have corrected the drift. Or an edit of the rules makes some of it count no longer.
 		return time.Time{}
 	}
 	return drift.LastCheckTime.Add(time.Duration(float64(interval) * (1 + jitter*spreadOf(string(stack.UID)))))
@@ -202,22 +213,36 @@ func driftCheckRequested(stack *pulumiv1.Stack) bool {
 
 // correctsDrift reports whether an update has to correct the reported drift now. The check has to be newer than the last update.
 func correctsDrift(o observation) bool {
-	spec, drift := o.stack.Spec.Drift, o.stack.Status.Drift
-	return spec != nil && spec.Mode == pulumiv1.DriftModeCorrect && drift != nil && drift.Digest != "" && drift.Unconfirmed == "" &&
-		drift.CheckedUpdate == o.stack.Status.LastUpdate.Name && canDrift(o.stack) && !o.stack.Spec.Preview && !comesBack(drift)
+	drift := o.stack.Status.Drift
+	return drift != nil && drift.Unconfirmed == "" && canDrift(o.stack) && drift.CheckedUpdate == o.stack.Status.LastUpdate.Name &&
+		isCorrectable(o.stack) && !comesBack(drift)
+}
+
+// isCorrectable reports whether the Stack asks for a correction of the reported drift. An update corrects only what the status lists, because
+// it must not touch what is ignored.
+func isCorrectable(stack *pulumiv1.Stack) bool {
+	spec, drift := stack.Spec.Drift, stack.Status.Drift
+	return spec != nil && spec.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview && len(drift.Resources) > 0 && !ignoresReported(spec, drift)
+}
+
+// ignoresReported reports whether the rules of the spec are newer than the check, and ignore something that it reported.
+func ignoresReported(spec *pulumiv1.DriftSpec, drift *pulumiv1.DriftStatus) bool {
+	return !equality.Semantic.DeepEqual(withoutIgnored(drift.Resources, spec.Ignore), drift.Resources)
 }
 
 // retriesCorrection reports whether the last update failed to correct drift that is still to be corrected. Nobody looks for drift meanwhile.
 func retriesCorrection(o observation) bool {
-	spec, drift, last := o.stack.Spec.Drift, o.stack.Status.Drift, o.stack.Status.LastUpdate
-	return spec != nil && spec.Mode == pulumiv1.DriftModeCorrect && drift != nil && last != nil && last.State == pulumiv1.StackUpdateFailed &&
-		last.Drift != "" && last.Drift == drift.Digest && !o.stack.Spec.Preview
+	drift, last := o.stack.Status.Drift, o.stack.Status.LastUpdate
+	return drift != nil && last != nil && last.State == pulumiv1.StackUpdateFailed && last.Drift != "" && last.Drift == drift.Digest &&
+		isCorrectable(o.stack)
 }
 
-// comesBack reports whether the drift was corrected so often that it is left alone, until it changes or somebody requests a check.
+// comesBack reports whether the drift was corrected so often that it is left alone, until it changes or somebody requests a check. Drift that
+// appeared only later, after a check that found none, is a new case.
 func comesBack(drift *pulumiv1.DriftStatus) bool {
 	correction := drift.Correction
-	return correction != nil && correction.Digest == drift.Digest && correction.Count >= maxCorrections
+	return correction != nil && correction.Digest == drift.Digest && correction.Count >= maxCorrections &&
+		drift.Since != nil && drift.Since.Sub(correction.Since.Time) < correctionPeriod
 }
 
 // countCorrection returns the record of corrections with one more correction of the drift.
@@ -231,21 +256,15 @@ func countCorrection(drift *pulumiv1.DriftStatus, digest string, now time.Time) 
 // driftOf returns the drifted resources that a check found and that are not ignored, sorted by URN, and a digest that identifies them.
 // omitted is how many changes are not listed.
 func driftOf(check *autov1alpha1.Update, ignore []pulumiv1.DriftIgnore) (resources []pulumiv1.DriftedResource, omitted int64, digest string) {
-	rules := make([]ignoreRule, len(ignore))
-	for i := range ignore {
-		rules[i] = newIgnoreRule(&ignore[i])
-	}
 	for i := range check.Status.Changes {
 		change := &check.Status.Changes[i]
 		drifted := pulumiv1.DriftedResource{URN: change.URN, Change: pulumiv1.DriftChanged, Paths: change.Paths}
 		if change.Operation == "delete" {
 			drifted.Change, drifted.Paths = pulumiv1.DriftGone, nil
 		}
-		ignored := slices.ContainsFunc(rules, func(rule ignoreRule) bool { return !rule.removeIgnored(&drifted) })
-		if !ignored {
-			resources = append(resources, drifted)
-		}
+		resources = append(resources, drifted)
 	}
+	resources = withoutIgnored(resources, ignore)
 	slices.SortFunc(resources, func(a, b pulumiv1.DriftedResource) int { return cmp.Compare(a.URN, b.URN) })
 	omitted = check.Status.OmittedChanges
 	if len(resources) == 0 && omitted == 0 {
@@ -269,6 +288,28 @@ func listable(resources []pulumiv1.DriftedResource) int {
 		}
 	}
 	return len(resources)
+}
+
+// withoutIgnored returns what is left of the drift if the rules ignore the rest. A resource with maxListedPaths paths may have more that are not
+// listed, so its drift counts unless a rule ignores it as a whole.
+func withoutIgnored(resources []pulumiv1.DriftedResource, ignore []pulumiv1.DriftIgnore) (left []pulumiv1.DriftedResource) {
+	rules := make([]ignoreRule, len(ignore))
+	for i := range ignore {
+		rules[i] = newIgnoreRule(&ignore[i])
+	}
+	for _, drifted := range resources {
+		ignored, listed := false, len(drifted.Paths)
+		for _, rule := range rules {
+			if rule.selects(drifted.URN) {
+				ignored = ignored || len(rule.paths) == 0
+				drifted.Paths = rule.without(drifted.Paths)
+			}
+		}
+		if !ignored && (len(drifted.Paths) > 0 || listed == 0 || listed >= maxListedPaths) {
+			left = append(left, drifted)
+		}
+	}
+	return left
 }
 
 // ignoreRule is an entry of spec.drift.ignore.
@@ -298,22 +339,16 @@ func matches(pattern, text string) bool {
 	return found && strings.HasSuffix(rest, parts[len(parts)-1])
 }
 
-// removeIgnored removes the ignored paths from the resource, and reports whether any drift is left. A resource with maxListedPaths paths
-// may have more that are not listed, so its drift counts unless the rule ignores it as a whole.
-func (r ignoreRule) removeIgnored(drifted *pulumiv1.DriftedResource) bool {
-	switch {
-	case !matches(r.target.Type, urn.Type(drifted.URN)), !matches(r.target.Name, urn.Name(drifted.URN)):
-		return true
-	case len(r.paths) == 0:
-		return false
-	case len(drifted.Paths) == 0:
-		return true
-	}
-	listed := len(drifted.Paths)
-	drifted.Paths = slices.DeleteFunc(slices.Clone(drifted.Paths), func(path string) bool {
+// selects reports whether the rule is about the resource.
+func (r ignoreRule) selects(resource string) bool {
+	return matches(r.target.Type, urn.Type(resource)) && matches(r.target.Name, urn.Name(resource))
+}
+
+// without returns the paths that the rule does not ignore.
+func (r ignoreRule) without(paths []string) []string {
+	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool {
 		return slices.ContainsFunc(r.paths, func(ignored string) bool { return isBelow(path, ignored) })
 	})
-	return len(drifted.Paths) > 0 || listed >= maxListedPaths
 }
 
 // isBelow reports whether the path is the other one, or leads to a part of it.

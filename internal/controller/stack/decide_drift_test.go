@@ -31,7 +31,9 @@ func watchful(mode pulumiv1.DriftMode) *observation {
 func checked(since time.Duration, changes ...autov1alpha1.ResourceChange) *autov1alpha1.Update {
 	check := &autov1alpha1.Update{
 		Name: "app-drift", Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentDriftCheck},
-		Annotations: map[string]string{pulumiv1.DriftUpdateAnnotation: "app-1"}}
+		Annotations: map[string]string{pulumiv1.DriftUpdateAnnotation: "app-1"},
+		Spec: autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeRefresh, PreviewOnly: new(true), StackName: "dev",
+			ProjectInfo: &autov1alpha1.ProjectInfo{Name: "shop", Runtime: "yaml"}}}
 	check.Status.Changes, check.Status.EndTime = changes, new(ago(since))
 	conditions.MarkTrue(check, autov1alpha1.UpdateComplete, autov1alpha1.UpdateUpdatedReason, "done")
 	return check
@@ -144,6 +146,14 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 			o.driftCheck = checked(0)
 			o.stack.Status.LastUpdate.Name = "app-2"
 		}), step: driftDiscard},
+		"not when it was for other resources": {given: with(watchful(""), func(o *observation) {
+			o.driftCheck = checked(0)
+			o.stack.Spec.Targets = []string{urnOf("a:b:C", "x")}
+		}), step: driftDiscard},
+		"nor is such a one left to run": {given: with(watchful(""), func(o *observation) {
+			o.driftCheck = running
+			o.stack.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Exclude: []string{"**x"}}}
+		}), step: driftDiscard},
 		"not when somebody cancelled it": {given: with(watchful(""), func(o *observation) {
 			o.driftCheck = checked(0)
 			conditions.MarkTrue(o.driftCheck, autov1alpha1.UpdateFailed, autov1alpha1.CanceledReason, "cancelled")
@@ -215,7 +225,7 @@ func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
 func TestIgnoredDriftIsNone(t *testing.T) {
 	rules := []pulumiv1.DriftIgnore{
 		{Target: &pulumiv1.DriftTarget{Type: "aws:autoscaling/*"}, Paths: []string{"desiredCapacity", "tags"}},
-		{Target: &pulumiv1.DriftTarget{Name: "scratch-*"}},
+		{Target: &pulumiv1.DriftTarget{Name: "scratch-*"}}, {Paths: []string{"maxAge"}},
 	}
 	many := make([]string, maxListedPaths)
 	for i := range many {
@@ -236,6 +246,7 @@ func TestIgnoredDriftIsNone(t *testing.T) {
 		"one that is gone":          {change: gone(group, "web"), counts: true},
 		"one without known paths":   {change: changed(group, "web"), counts: true},
 		"one with too many to tell": {change: changed(group, "web", many...), counts: true},
+		"too many, by two rules":    {change: changed(group, "web", append(many[1:], "maxAge")...), counts: true},
 		"what is no URN":            {change: autov1alpha1.ResourceChange{Operation: "update", URN: "odd"}, counts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -409,10 +420,13 @@ func TestDriftChecksNeverStandInTheWay(t *testing.T) {
 		for checkName, check := range checks {
 			for specName, spec := range specs {
 				o := copyOf(seen)
-				o.stack.Spec.Drift, o.driftCheck = spec, check
+				if o.stack.Spec.Drift, o.driftCheck = spec, check; check != nil {
+					check.Spec.StackName, check.Spec.ProjectInfo = o.stack.Spec.Stack, o.stack.Status.ProjectInfo
+				}
 				plain := decide(o)
 				if specName == "correct" && o.stack.Status.LastUpdate != nil {
-					o.stack.Status.Drift = &pulumiv1.DriftStatus{Digest: "d", CheckedUpdate: o.stack.Status.LastUpdate.Name, LastCheckTime: new(ago(2 * time.Hour))}
+					o.stack.Status.Drift = &pulumiv1.DriftStatus{Digest: "d", Resources: []pulumiv1.DriftedResource{{URN: urnOf("a:b:C", "x")}},
+						CheckedUpdate: o.stack.Status.LastUpdate.Name, LastCheckTime: new(ago(2 * time.Hour))}
 				}
 				d := decide(o)
 				drift := decideOnDrift(o, d)

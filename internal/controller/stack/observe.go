@@ -132,19 +132,23 @@ func isTrusted(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 	return update.Status.StartTime != nil && update.Generation == 1 && !update.ChangesNothing()
 }
 
-// observeDriftCheck finds the Update that looks for drift. The cache leaves out what a check has found, so a check that has ended is read
-// from the API server.
-func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, updates []autov1alpha1.Update) (err error) {
-	i := slices.IndexFunc(updates, func(update autov1alpha1.Update) bool {
-		return isDriftCheck(&update) && onlyChecksDrift(o.stack, &update)
-	})
+// observeDriftCheck finds the Update that looks for drift. It may be one that no longer fits the Stack. The cache leaves out what a check has
+// found, so a check that has ended is read from the API server.
+func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, updates []autov1alpha1.Update) error {
+	i := slices.IndexFunc(updates, func(update autov1alpha1.Update) bool { return isDriftCheckOf(o.stack, &update) })
 	if i < 0 {
 		return nil
 	}
-	if o.driftCheck = updates[i].DeepCopy(); o.driftCheck.IsComplete() {
-		o.driftCheck, err = r.liveUpdate(ctx, client.ObjectKeyFromObject(o.driftCheck))
+	check := &updates[i]
+	if check.IsComplete() {
+		live, err := r.liveUpdate(ctx, client.ObjectKeyFromObject(check))
+		if err != nil || live == nil || !isDriftCheckOf(o.stack, live) {
+			return err
+		}
+		check = live
 	}
-	return err
+	o.driftCheck = check.DeepCopy()
+	return nil
 }
 
 // isRecorded reports whether the result of the Update is in the status, or the Update is older than the one whose result is there.

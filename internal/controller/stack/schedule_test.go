@@ -37,6 +37,26 @@ func TestAClockThatWasWrongKeepsNoStackWaiting(t *testing.T) {
 	}
 }
 
+func TestAClockThatWasWrongDelaysNoCheckForDrift(t *testing.T) {
+	const century = 100 * 365 * 24 * time.Hour
+	for name, ahead := range map[string]time.Duration{"a century ahead": century, "two hours ahead": 2 * time.Hour, "a minute ahead": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := watchful("")
+			o.sees(-ahead)
+			g.Expect(decideOnDrift(*o, decide(*o)).step).To(Equal(driftStart))
+			o.driftCheck = checked(0)
+			o.driftCheck.Status, o.driftCheck.CreationTimestamp = autov1alpha1.UpdateStatus{}, ago(time.Second)
+			g.Expect(decideOnDrift(*o, decide(*o)).step).To(Equal(driftNone), "the check is left to run")
+			o.driftCheck = checked(0)
+			g.Expect(decideOnDrift(*o, decide(*o)).step).To(Equal(driftRecord))
+			o.driftCheck = nil
+			o.stack.Status.Drift = &pulumiv1.DriftStatus{FirstCheckTime: new(ago(-ahead))}
+			g.Expect(decideOnDrift(*o, decide(*o)).after).To(BeNumerically("<=", time.Hour))
+		})
+	}
+}
+
 func TestAnUpdateThatEndedByAnAgentsClockAheadEndedNow(t *testing.T) {
 	g := NewWithT(t)
 	for since, want := range map[time.Duration]time.Time{-time.Hour: now, 0: now, time.Hour: now.Add(-time.Hour)} {

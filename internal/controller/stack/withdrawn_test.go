@@ -225,7 +225,8 @@ func TestAnApprovedCorrectionOfDriftStaysApprovedWhileTheStackIsLocked(t *testin
 	o := guarded(pulumiv1.PlanApproved, approvedBy("alice"))
 	o.stack.Generation = 2
 	o.stack.Spec.Drift = &pulumiv1.DriftSpec{Mode: pulumiv1.DriftModeCorrect, Interval: metav1.Duration{Duration: time.Hour}}
-	o.stack.Status.Drift = &pulumiv1.DriftStatus{Digest: "sha256:drift", CheckedUpdate: "app-1"}
+	o.stack.Status.Drift = &pulumiv1.DriftStatus{Digest: "sha256:drift", CheckedUpdate: "app-1",
+		Resources: []pulumiv1.DriftedResource{{URN: urnOf("a:b:C", "x"), Change: pulumiv1.DriftGone}}}
 	plan, last := o.stack.Status.Plan, o.stack.Status.LastUpdate
 	plan.Operation, plan.Cause, plan.Drift, plan.Generation, plan.Update = pulumiv1.ApprovedDriftCorrection, pulumiv1.PlanForDrift, "sha256:drift", 2, "app-2"
 	last.Name, last.State, last.Conflicts, last.Drift, last.LastResyncTime = "app-2", pulumiv1.StackUpdateFailed, 1, "sha256:drift", ago(time.Hour)
