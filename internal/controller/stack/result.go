@@ -127,7 +127,7 @@ func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.Sta
 	case autov1alpha1.InterruptedReason, autov1alpha1.TimeoutReason:
 		return true
 	case autov1alpha1.CanceledReason:
-		return update.Status.StartTime != nil || previous.PendingOperations
+		return !update.Status.NotRun || previous.PendingOperations
 	}
 	return previous.PendingOperations
 }

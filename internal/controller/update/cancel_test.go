@@ -116,3 +116,11 @@ func TestOptionsReachTheAgent(t *testing.T) {
 	g.Expect(request.GetOptions().GetRefresh()).To(BeTrue())
 	g.Expect(request.GetOptions().GetExpectNoRefreshChanges()).To(BeTrue())
 }
+
+func TestAnUpdateMayHaveRunUnlessItsAgentWasAsked(t *testing.T) {
+	g := NewWithT(t)
+	o := &observation{update: &autov1alpha1.Update{}, workspace: &autov1alpha1.Workspace{}}
+	g.Expect(mayHaveRun(o, autov1alpha1.CanceledReason)).To(BeFalse(), "the agent does not know it")
+	o.inOtherShard = true
+	g.Expect(mayHaveRun(o, autov1alpha1.CanceledReason)).To(BeTrue(), "the agent of another shard is not asked")
+}

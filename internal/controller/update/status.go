@@ -153,7 +153,7 @@ func mayHaveRun(o *observation, reason string) bool {
 	case o.update.Status.StartTime != nil, wasRepeated(o.update):
 		return true
 	case reason == autov1alpha1.CanceledReason:
-		return o.workspace == nil || o.agent.err != nil && !o.workspace.CannotHaveRun(o.update) || o.agent.operation != nil
+		return o.workspace == nil || o.inOtherShard || o.agent.err != nil && !o.workspace.CannotHaveRun(o.update) || o.agent.operation != nil
 	}
 	return reason == autov1alpha1.InterruptedReason || reason == autov1alpha1.AbortedReason
 }
