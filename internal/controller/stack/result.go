@@ -128,13 +128,7 @@ func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.Sta
 	case !update.HasFailed():
 		return false
 	}
-	switch conditions.GetReason(update, autov1alpha1.UpdateFailed) {
-	case autov1alpha1.InterruptedReason, autov1alpha1.TimeoutReason:
-		return true
-	case autov1alpha1.CanceledReason:
-		return !update.Status.NotRun || previous.PendingOperations
-	}
-	return previous.PendingOperations
+	return update.WasCutOff() || previous.PendingOperations
 }
 
 // mayHavePendingOperations reports whether pending operations may be in the state now. A Stack that has deployed something and has no
