@@ -46,6 +46,21 @@ func (in *Update) WasStale() bool {
 	return in.HasFailed() && failed.Reason == PlanStaleReason
 }
 
+// WasCutOff reports whether the Update's operation ended, or may have ended, before Pulumi was done. It can have left a lock, and pending
+// operations in the state.
+func (in *Update) WasCutOff() bool {
+	if !in.HasFailed() {
+		return false
+	}
+	switch apimeta.FindStatusCondition(in.Status.Conditions, UpdateFailed).Reason {
+	case InterruptedReason, TimeoutReason:
+		return true
+	case CanceledReason:
+		return !in.Status.NotRun
+	}
+	return false
+}
+
 // SavesPlan reports whether the Update saves what it would change as a plan.
 func (in *Update) SavesPlan() bool {
 	return in.Spec.SavePlan != nil && *in.Spec.SavePlan

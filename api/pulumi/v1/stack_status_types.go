@@ -158,7 +158,7 @@ type CurrentStackUpdate struct {
 	// +optional
 	First bool `json:"first,omitempty"`
 
-	// Withdrawn is true once the controller has deleted the Update because it is not wanted any longer, before it started.
+	// Withdrawn is true once it is certain that the Update, which was deleted, has changed nothing.
 	// +optional
 	Withdrawn bool `json:"withdrawn,omitempty"`
 

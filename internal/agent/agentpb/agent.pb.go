@@ -675,7 +675,10 @@ type StartOperationRequest struct {
 	// With a preview of an up or a destroy: keep it as a plan. With the planned kinds: carry this one out.
 	Plan *PlanRequest `protobuf:"bytes,18,opt,name=plan,proto3" json:"plan,omitempty"`
 	// How to log in to Pulumi Cloud before anything else is done; absent when the environment has what is needed.
-	Login         *PulumiCloudLogin `protobuf:"bytes,19,opt,name=login,proto3" json:"login,omitempty"`
+	Login *PulumiCloudLogin `protobuf:"bytes,19,opt,name=login,proto3" json:"login,omitempty"`
+	// When the operations ran that were cut off, as far as it is known. A lock that was taken under this host name in one of these periods is
+	// theirs; any other one may be that of a workspace with the same name elsewhere.
+	Interrupted   []*Period `protobuf:"bytes,20,rep,name=interrupted,proto3" json:"interrupted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -856,6 +859,13 @@ func (x *StartOperationRequest) GetLogin() *PulumiCloudLogin {
 	return nil
 }
 
+func (x *StartOperationRequest) GetInterrupted() []*Period {
+	if x != nil {
+		return x.Interrupted
+	}
+	return nil
+}
+
 type isStartOperationRequest_Source interface {
 	isStartOperationRequest_Source()
 }
@@ -880,6 +890,58 @@ func (*StartOperationRequest_Local) isStartOperationRequest_Source() {}
 
 func (*StartOperationRequest_Project) isStartOperationRequest_Source() {}
 
+type Period struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Start         *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
+	End           *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Period) Reset() {
+	*x = Period{}
+	mi := &file_agent_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Period) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Period) ProtoMessage() {}
+
+func (x *Period) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Period.ProtoReflect.Descriptor instead.
+func (*Period) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Period) GetStart() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *Period) GetEnd() *timestamppb.Timestamp {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
 // PulumiCloudLogin is an exchange of a token of the workspace for an access token, which the operation uses and which does not outlive it.
 type PulumiCloudLogin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -898,7 +960,7 @@ type PulumiCloudLogin struct {
 
 func (x *PulumiCloudLogin) Reset() {
 	*x = PulumiCloudLogin{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +972,7 @@ func (x *PulumiCloudLogin) String() string {
 func (*PulumiCloudLogin) ProtoMessage() {}
 
 func (x *PulumiCloudLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +985,7 @@ func (x *PulumiCloudLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PulumiCloudLogin.ProtoReflect.Descriptor instead.
 func (*PulumiCloudLogin) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PulumiCloudLogin) GetOrganization() string {
@@ -978,7 +1040,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1052,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1065,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlanRequest) GetKey() []byte {
@@ -1049,7 +1111,7 @@ type PlanDigests struct {
 
 func (x *PlanDigests) Reset() {
 	*x = PlanDigests{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1123,7 @@ func (x *PlanDigests) String() string {
 func (*PlanDigests) ProtoMessage() {}
 
 func (x *PlanDigests) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1136,7 @@ func (x *PlanDigests) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDigests.ProtoReflect.Descriptor instead.
 func (*PlanDigests) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlanDigests) GetInputs() string {
@@ -1121,7 +1183,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1195,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1208,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Plan) GetDigests() *PlanDigests {
@@ -1190,7 +1252,7 @@ type PushPlanRequest struct {
 
 func (x *PushPlanRequest) Reset() {
 	*x = PushPlanRequest{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1264,7 @@ func (x *PushPlanRequest) String() string {
 func (*PushPlanRequest) ProtoMessage() {}
 
 func (x *PushPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1277,7 @@ func (x *PushPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushPlanRequest.ProtoReflect.Descriptor instead.
 func (*PushPlanRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PushPlanRequest) GetMessage() isPushPlanRequest_Message {
@@ -1272,7 +1334,7 @@ type PlanHeader struct {
 
 func (x *PlanHeader) Reset() {
 	*x = PlanHeader{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1346,7 @@ func (x *PlanHeader) String() string {
 func (*PlanHeader) ProtoMessage() {}
 
 func (x *PlanHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1359,7 @@ func (x *PlanHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanHeader.ProtoReflect.Descriptor instead.
 func (*PlanHeader) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlanHeader) GetDigest() string {
@@ -1322,7 +1384,7 @@ type PushPlanResponse struct {
 
 func (x *PushPlanResponse) Reset() {
 	*x = PushPlanResponse{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1396,7 @@ func (x *PushPlanResponse) String() string {
 func (*PushPlanResponse) ProtoMessage() {}
 
 func (x *PushPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1409,7 @@ func (x *PushPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushPlanResponse.ProtoReflect.Descriptor instead.
 func (*PushPlanResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 type GetPlanRequest struct {
@@ -1360,7 +1422,7 @@ type GetPlanRequest struct {
 
 func (x *GetPlanRequest) Reset() {
 	*x = GetPlanRequest{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1372,7 +1434,7 @@ func (x *GetPlanRequest) String() string {
 func (*GetPlanRequest) ProtoMessage() {}
 
 func (x *GetPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1385,7 +1447,7 @@ func (x *GetPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPlanRequest.ProtoReflect.Descriptor instead.
 func (*GetPlanRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetPlanRequest) GetId() string {
@@ -1408,7 +1470,7 @@ type PlanPart struct {
 
 func (x *PlanPart) Reset() {
 	*x = PlanPart{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1420,7 +1482,7 @@ func (x *PlanPart) String() string {
 func (*PlanPart) ProtoMessage() {}
 
 func (x *PlanPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1433,7 +1495,7 @@ func (x *PlanPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPart.ProtoReflect.Descriptor instead.
 func (*PlanPart) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PlanPart) GetFileSize() int64 {
@@ -1468,7 +1530,7 @@ type ArtifactSource struct {
 
 func (x *ArtifactSource) Reset() {
 	*x = ArtifactSource{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1542,7 @@ func (x *ArtifactSource) String() string {
 func (*ArtifactSource) ProtoMessage() {}
 
 func (x *ArtifactSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1555,7 @@ func (x *ArtifactSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArtifactSource.ProtoReflect.Descriptor instead.
 func (*ArtifactSource) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ArtifactSource) GetDigest() string {
@@ -1519,7 +1581,7 @@ type LocalSource struct {
 
 func (x *LocalSource) Reset() {
 	*x = LocalSource{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1593,7 @@ func (x *LocalSource) String() string {
 func (*LocalSource) ProtoMessage() {}
 
 func (x *LocalSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1606,7 @@ func (x *LocalSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalSource.ProtoReflect.Descriptor instead.
 func (*LocalSource) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LocalSource) GetDir() string {
@@ -1566,7 +1628,7 @@ type ProjectSource struct {
 
 func (x *ProjectSource) Reset() {
 	*x = ProjectSource{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1640,7 @@ func (x *ProjectSource) String() string {
 func (*ProjectSource) ProtoMessage() {}
 
 func (x *ProjectSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1653,7 @@ func (x *ProjectSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectSource.ProtoReflect.Descriptor instead.
 func (*ProjectSource) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ProjectSource) GetName() string {
@@ -1638,7 +1700,7 @@ type ConfigItem struct {
 
 func (x *ConfigItem) Reset() {
 	*x = ConfigItem{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1712,7 @@ func (x *ConfigItem) String() string {
 func (*ConfigItem) ProtoMessage() {}
 
 func (x *ConfigItem) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1725,7 @@ func (x *ConfigItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigItem.ProtoReflect.Descriptor instead.
 func (*ConfigItem) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConfigItem) GetKey() string {
@@ -1786,7 +1848,7 @@ type EnvironmentVariable struct {
 
 func (x *EnvironmentVariable) Reset() {
 	*x = EnvironmentVariable{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1860,7 @@ func (x *EnvironmentVariable) String() string {
 func (*EnvironmentVariable) ProtoMessage() {}
 
 func (x *EnvironmentVariable) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1873,7 @@ func (x *EnvironmentVariable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnvironmentVariable.ProtoReflect.Descriptor instead.
 func (*EnvironmentVariable) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EnvironmentVariable) GetName() string {
@@ -1913,7 +1975,7 @@ type OperationOptions struct {
 
 func (x *OperationOptions) Reset() {
 	*x = OperationOptions{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +1987,7 @@ func (x *OperationOptions) String() string {
 func (*OperationOptions) ProtoMessage() {}
 
 func (x *OperationOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2000,7 @@ func (x *OperationOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationOptions.ProtoReflect.Descriptor instead.
 func (*OperationOptions) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *OperationOptions) GetParallel() int32 {
@@ -2073,7 +2135,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2147,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2160,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Operation) GetId() string {
@@ -2238,7 +2300,7 @@ type ResourceChange struct {
 
 func (x *ResourceChange) Reset() {
 	*x = ResourceChange{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2250,7 +2312,7 @@ func (x *ResourceChange) String() string {
 func (*ResourceChange) ProtoMessage() {}
 
 func (x *ResourceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2263,7 +2325,7 @@ func (x *ResourceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceChange.ProtoReflect.Descriptor instead.
 func (*ResourceChange) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResourceChange) GetOperation() string {
@@ -2319,7 +2381,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +2393,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +2406,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Output) GetValue() []byte {
@@ -2395,7 +2457,7 @@ type LockHolder struct {
 
 func (x *LockHolder) Reset() {
 	*x = LockHolder{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2407,7 +2469,7 @@ func (x *LockHolder) String() string {
 func (*LockHolder) ProtoMessage() {}
 
 func (x *LockHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2420,7 +2482,7 @@ func (x *LockHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockHolder.ProtoReflect.Descriptor instead.
 func (*LockHolder) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LockHolder) GetUser() string {
@@ -2460,7 +2522,7 @@ type GetOperationRequest struct {
 
 func (x *GetOperationRequest) Reset() {
 	*x = GetOperationRequest{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2472,7 +2534,7 @@ func (x *GetOperationRequest) String() string {
 func (*GetOperationRequest) ProtoMessage() {}
 
 func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,7 +2547,7 @@ func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOperationRequest.ProtoReflect.Descriptor instead.
 func (*GetOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetOperationRequest) GetId() string {
@@ -2504,7 +2566,7 @@ type WatchOperationRequest struct {
 
 func (x *WatchOperationRequest) Reset() {
 	*x = WatchOperationRequest{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2516,7 +2578,7 @@ func (x *WatchOperationRequest) String() string {
 func (*WatchOperationRequest) ProtoMessage() {}
 
 func (x *WatchOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2529,7 +2591,7 @@ func (x *WatchOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOperationRequest.ProtoReflect.Descriptor instead.
 func (*WatchOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchOperationRequest) GetId() string {
@@ -2548,7 +2610,7 @@ type CancelOperationRequest struct {
 
 func (x *CancelOperationRequest) Reset() {
 	*x = CancelOperationRequest{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2560,7 +2622,7 @@ func (x *CancelOperationRequest) String() string {
 func (*CancelOperationRequest) ProtoMessage() {}
 
 func (x *CancelOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2573,7 +2635,7 @@ func (x *CancelOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelOperationRequest.ProtoReflect.Descriptor instead.
 func (*CancelOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CancelOperationRequest) GetId() string {
@@ -2592,7 +2654,7 @@ type ForgetOperationRequest struct {
 
 func (x *ForgetOperationRequest) Reset() {
 	*x = ForgetOperationRequest{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2604,7 +2666,7 @@ func (x *ForgetOperationRequest) String() string {
 func (*ForgetOperationRequest) ProtoMessage() {}
 
 func (x *ForgetOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2617,7 +2679,7 @@ func (x *ForgetOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetOperationRequest.ProtoReflect.Descriptor instead.
 func (*ForgetOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ForgetOperationRequest) GetId() string {
@@ -2635,7 +2697,7 @@ type ForgetOperationResponse struct {
 
 func (x *ForgetOperationResponse) Reset() {
 	*x = ForgetOperationResponse{}
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2647,7 +2709,7 @@ func (x *ForgetOperationResponse) String() string {
 func (*ForgetOperationResponse) ProtoMessage() {}
 
 func (x *ForgetOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2660,7 +2722,7 @@ func (x *ForgetOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetOperationResponse.ProtoReflect.Descriptor instead.
 func (*ForgetOperationResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
 var File_agent_proto protoreflect.FileDescriptor
@@ -2687,7 +2749,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x12FetchSourceRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\"\x15\n" +
-	"\x13FetchSourceResponse\"\xf4\b\n" +
+	"\x13FetchSourceResponse\"\xb8\t\n" +
 	"\x15StartOperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\x04kind\x18\x02 \x01(\x0e2'.stackcontroller.agent.v1.OperationKindR\x04kind\x12\x14\n" +
@@ -2708,11 +2770,15 @@ const file_agent_proto_rawDesc = "" +
 	"\x12after_interruption\x18\x10 \x01(\bR\x11afterInterruption\x12\x1b\n" +
 	"\tnew_stack\x18\x11 \x01(\bR\bnewStack\x129\n" +
 	"\x04plan\x18\x12 \x01(\v2%.stackcontroller.agent.v1.PlanRequestR\x04plan\x12@\n" +
-	"\x05login\x18\x13 \x01(\v2*.stackcontroller.agent.v1.PulumiCloudLoginR\x05login\x1aA\n" +
+	"\x05login\x18\x13 \x01(\v2*.stackcontroller.agent.v1.PulumiCloudLoginR\x05login\x12B\n" +
+	"\vinterrupted\x18\x14 \x03(\v2 .stackcontroller.agent.v1.PeriodR\vinterrupted\x1aA\n" +
 	"\x13CommitMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
-	"\x06source\"\xb8\x01\n" +
+	"\x06source\"h\n" +
+	"\x06Period\x120\n" +
+	"\x05start\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12,\n" +
+	"\x03end\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03end\"\xb8\x01\n" +
 	"\x10PulumiCloudLogin\x12\"\n" +
 	"\forganization\x18\x01 \x01(\tR\forganization\x12\x12\n" +
 	"\x04team\x18\x02 \x01(\tR\x04team\x12\x12\n" +
@@ -2915,7 +2981,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_agent_proto_goTypes = []any{
 	(OperationKind)(0),              // 0: stackcontroller.agent.v1.OperationKind
 	(OperationState)(0),             // 1: stackcontroller.agent.v1.OperationState
@@ -2928,94 +2994,98 @@ var file_agent_proto_goTypes = []any{
 	(*FetchSourceRequest)(nil),      // 8: stackcontroller.agent.v1.FetchSourceRequest
 	(*FetchSourceResponse)(nil),     // 9: stackcontroller.agent.v1.FetchSourceResponse
 	(*StartOperationRequest)(nil),   // 10: stackcontroller.agent.v1.StartOperationRequest
-	(*PulumiCloudLogin)(nil),        // 11: stackcontroller.agent.v1.PulumiCloudLogin
-	(*PlanRequest)(nil),             // 12: stackcontroller.agent.v1.PlanRequest
-	(*PlanDigests)(nil),             // 13: stackcontroller.agent.v1.PlanDigests
-	(*Plan)(nil),                    // 14: stackcontroller.agent.v1.Plan
-	(*PushPlanRequest)(nil),         // 15: stackcontroller.agent.v1.PushPlanRequest
-	(*PlanHeader)(nil),              // 16: stackcontroller.agent.v1.PlanHeader
-	(*PushPlanResponse)(nil),        // 17: stackcontroller.agent.v1.PushPlanResponse
-	(*GetPlanRequest)(nil),          // 18: stackcontroller.agent.v1.GetPlanRequest
-	(*PlanPart)(nil),                // 19: stackcontroller.agent.v1.PlanPart
-	(*ArtifactSource)(nil),          // 20: stackcontroller.agent.v1.ArtifactSource
-	(*LocalSource)(nil),             // 21: stackcontroller.agent.v1.LocalSource
-	(*ProjectSource)(nil),           // 22: stackcontroller.agent.v1.ProjectSource
-	(*ConfigItem)(nil),              // 23: stackcontroller.agent.v1.ConfigItem
-	(*EnvironmentVariable)(nil),     // 24: stackcontroller.agent.v1.EnvironmentVariable
-	(*OperationOptions)(nil),        // 25: stackcontroller.agent.v1.OperationOptions
-	(*Operation)(nil),               // 26: stackcontroller.agent.v1.Operation
-	(*ResourceChange)(nil),          // 27: stackcontroller.agent.v1.ResourceChange
-	(*Output)(nil),                  // 28: stackcontroller.agent.v1.Output
-	(*LockHolder)(nil),              // 29: stackcontroller.agent.v1.LockHolder
-	(*GetOperationRequest)(nil),     // 30: stackcontroller.agent.v1.GetOperationRequest
-	(*WatchOperationRequest)(nil),   // 31: stackcontroller.agent.v1.WatchOperationRequest
-	(*CancelOperationRequest)(nil),  // 32: stackcontroller.agent.v1.CancelOperationRequest
-	(*ForgetOperationRequest)(nil),  // 33: stackcontroller.agent.v1.ForgetOperationRequest
-	(*ForgetOperationResponse)(nil), // 34: stackcontroller.agent.v1.ForgetOperationResponse
-	nil,                             // 35: stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
-	nil,                             // 36: stackcontroller.agent.v1.Operation.ResourceChangesEntry
-	nil,                             // 37: stackcontroller.agent.v1.Operation.OutputsEntry
-	(*durationpb.Duration)(nil),     // 38: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 39: google.protobuf.Timestamp
+	(*Period)(nil),                  // 11: stackcontroller.agent.v1.Period
+	(*PulumiCloudLogin)(nil),        // 12: stackcontroller.agent.v1.PulumiCloudLogin
+	(*PlanRequest)(nil),             // 13: stackcontroller.agent.v1.PlanRequest
+	(*PlanDigests)(nil),             // 14: stackcontroller.agent.v1.PlanDigests
+	(*Plan)(nil),                    // 15: stackcontroller.agent.v1.Plan
+	(*PushPlanRequest)(nil),         // 16: stackcontroller.agent.v1.PushPlanRequest
+	(*PlanHeader)(nil),              // 17: stackcontroller.agent.v1.PlanHeader
+	(*PushPlanResponse)(nil),        // 18: stackcontroller.agent.v1.PushPlanResponse
+	(*GetPlanRequest)(nil),          // 19: stackcontroller.agent.v1.GetPlanRequest
+	(*PlanPart)(nil),                // 20: stackcontroller.agent.v1.PlanPart
+	(*ArtifactSource)(nil),          // 21: stackcontroller.agent.v1.ArtifactSource
+	(*LocalSource)(nil),             // 22: stackcontroller.agent.v1.LocalSource
+	(*ProjectSource)(nil),           // 23: stackcontroller.agent.v1.ProjectSource
+	(*ConfigItem)(nil),              // 24: stackcontroller.agent.v1.ConfigItem
+	(*EnvironmentVariable)(nil),     // 25: stackcontroller.agent.v1.EnvironmentVariable
+	(*OperationOptions)(nil),        // 26: stackcontroller.agent.v1.OperationOptions
+	(*Operation)(nil),               // 27: stackcontroller.agent.v1.Operation
+	(*ResourceChange)(nil),          // 28: stackcontroller.agent.v1.ResourceChange
+	(*Output)(nil),                  // 29: stackcontroller.agent.v1.Output
+	(*LockHolder)(nil),              // 30: stackcontroller.agent.v1.LockHolder
+	(*GetOperationRequest)(nil),     // 31: stackcontroller.agent.v1.GetOperationRequest
+	(*WatchOperationRequest)(nil),   // 32: stackcontroller.agent.v1.WatchOperationRequest
+	(*CancelOperationRequest)(nil),  // 33: stackcontroller.agent.v1.CancelOperationRequest
+	(*ForgetOperationRequest)(nil),  // 34: stackcontroller.agent.v1.ForgetOperationRequest
+	(*ForgetOperationResponse)(nil), // 35: stackcontroller.agent.v1.ForgetOperationResponse
+	nil,                             // 36: stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
+	nil,                             // 37: stackcontroller.agent.v1.Operation.ResourceChangesEntry
+	nil,                             // 38: stackcontroller.agent.v1.Operation.OutputsEntry
+	(*durationpb.Duration)(nil),     // 39: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 40: google.protobuf.Timestamp
 }
 var file_agent_proto_depIdxs = []int32{
-	26, // 0: stackcontroller.agent.v1.Info.operations:type_name -> stackcontroller.agent.v1.Operation
+	27, // 0: stackcontroller.agent.v1.Info.operations:type_name -> stackcontroller.agent.v1.Operation
 	6,  // 1: stackcontroller.agent.v1.PushSourceRequest.header:type_name -> stackcontroller.agent.v1.SourceHeader
 	0,  // 2: stackcontroller.agent.v1.StartOperationRequest.kind:type_name -> stackcontroller.agent.v1.OperationKind
-	20, // 3: stackcontroller.agent.v1.StartOperationRequest.artifact:type_name -> stackcontroller.agent.v1.ArtifactSource
-	21, // 4: stackcontroller.agent.v1.StartOperationRequest.local:type_name -> stackcontroller.agent.v1.LocalSource
-	22, // 5: stackcontroller.agent.v1.StartOperationRequest.project:type_name -> stackcontroller.agent.v1.ProjectSource
-	23, // 6: stackcontroller.agent.v1.StartOperationRequest.config:type_name -> stackcontroller.agent.v1.ConfigItem
-	24, // 7: stackcontroller.agent.v1.StartOperationRequest.env:type_name -> stackcontroller.agent.v1.EnvironmentVariable
-	25, // 8: stackcontroller.agent.v1.StartOperationRequest.options:type_name -> stackcontroller.agent.v1.OperationOptions
-	38, // 9: stackcontroller.agent.v1.StartOperationRequest.timeout:type_name -> google.protobuf.Duration
-	38, // 10: stackcontroller.agent.v1.StartOperationRequest.cancel_grace:type_name -> google.protobuf.Duration
-	35, // 11: stackcontroller.agent.v1.StartOperationRequest.commit_metadata:type_name -> stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
-	12, // 12: stackcontroller.agent.v1.StartOperationRequest.plan:type_name -> stackcontroller.agent.v1.PlanRequest
-	11, // 13: stackcontroller.agent.v1.StartOperationRequest.login:type_name -> stackcontroller.agent.v1.PulumiCloudLogin
-	38, // 14: stackcontroller.agent.v1.PulumiCloudLogin.expiration:type_name -> google.protobuf.Duration
-	13, // 15: stackcontroller.agent.v1.PlanRequest.expected:type_name -> stackcontroller.agent.v1.PlanDigests
-	13, // 16: stackcontroller.agent.v1.Plan.digests:type_name -> stackcontroller.agent.v1.PlanDigests
-	16, // 17: stackcontroller.agent.v1.PushPlanRequest.header:type_name -> stackcontroller.agent.v1.PlanHeader
-	0,  // 18: stackcontroller.agent.v1.Operation.kind:type_name -> stackcontroller.agent.v1.OperationKind
-	1,  // 19: stackcontroller.agent.v1.Operation.state:type_name -> stackcontroller.agent.v1.OperationState
-	39, // 20: stackcontroller.agent.v1.Operation.start_time:type_name -> google.protobuf.Timestamp
-	39, // 21: stackcontroller.agent.v1.Operation.end_time:type_name -> google.protobuf.Timestamp
-	36, // 22: stackcontroller.agent.v1.Operation.resource_changes:type_name -> stackcontroller.agent.v1.Operation.ResourceChangesEntry
-	2,  // 23: stackcontroller.agent.v1.Operation.failure:type_name -> stackcontroller.agent.v1.FailureReason
-	37, // 24: stackcontroller.agent.v1.Operation.outputs:type_name -> stackcontroller.agent.v1.Operation.OutputsEntry
-	22, // 25: stackcontroller.agent.v1.Operation.project:type_name -> stackcontroller.agent.v1.ProjectSource
-	29, // 26: stackcontroller.agent.v1.Operation.lock_holder:type_name -> stackcontroller.agent.v1.LockHolder
-	27, // 27: stackcontroller.agent.v1.Operation.changes:type_name -> stackcontroller.agent.v1.ResourceChange
-	38, // 28: stackcontroller.agent.v1.Operation.run_time:type_name -> google.protobuf.Duration
-	14, // 29: stackcontroller.agent.v1.Operation.plan:type_name -> stackcontroller.agent.v1.Plan
-	39, // 30: stackcontroller.agent.v1.LockHolder.since:type_name -> google.protobuf.Timestamp
-	28, // 31: stackcontroller.agent.v1.Operation.OutputsEntry.value:type_name -> stackcontroller.agent.v1.Output
-	3,  // 32: stackcontroller.agent.v1.Agent.GetInfo:input_type -> stackcontroller.agent.v1.GetInfoRequest
-	5,  // 33: stackcontroller.agent.v1.Agent.PushSource:input_type -> stackcontroller.agent.v1.PushSourceRequest
-	8,  // 34: stackcontroller.agent.v1.Agent.FetchSource:input_type -> stackcontroller.agent.v1.FetchSourceRequest
-	15, // 35: stackcontroller.agent.v1.Agent.PushPlan:input_type -> stackcontroller.agent.v1.PushPlanRequest
-	18, // 36: stackcontroller.agent.v1.Agent.GetPlan:input_type -> stackcontroller.agent.v1.GetPlanRequest
-	10, // 37: stackcontroller.agent.v1.Agent.StartOperation:input_type -> stackcontroller.agent.v1.StartOperationRequest
-	30, // 38: stackcontroller.agent.v1.Agent.GetOperation:input_type -> stackcontroller.agent.v1.GetOperationRequest
-	31, // 39: stackcontroller.agent.v1.Agent.WatchOperation:input_type -> stackcontroller.agent.v1.WatchOperationRequest
-	32, // 40: stackcontroller.agent.v1.Agent.CancelOperation:input_type -> stackcontroller.agent.v1.CancelOperationRequest
-	33, // 41: stackcontroller.agent.v1.Agent.ForgetOperation:input_type -> stackcontroller.agent.v1.ForgetOperationRequest
-	4,  // 42: stackcontroller.agent.v1.Agent.GetInfo:output_type -> stackcontroller.agent.v1.Info
-	7,  // 43: stackcontroller.agent.v1.Agent.PushSource:output_type -> stackcontroller.agent.v1.PushSourceResponse
-	9,  // 44: stackcontroller.agent.v1.Agent.FetchSource:output_type -> stackcontroller.agent.v1.FetchSourceResponse
-	17, // 45: stackcontroller.agent.v1.Agent.PushPlan:output_type -> stackcontroller.agent.v1.PushPlanResponse
-	19, // 46: stackcontroller.agent.v1.Agent.GetPlan:output_type -> stackcontroller.agent.v1.PlanPart
-	26, // 47: stackcontroller.agent.v1.Agent.StartOperation:output_type -> stackcontroller.agent.v1.Operation
-	26, // 48: stackcontroller.agent.v1.Agent.GetOperation:output_type -> stackcontroller.agent.v1.Operation
-	26, // 49: stackcontroller.agent.v1.Agent.WatchOperation:output_type -> stackcontroller.agent.v1.Operation
-	26, // 50: stackcontroller.agent.v1.Agent.CancelOperation:output_type -> stackcontroller.agent.v1.Operation
-	34, // 51: stackcontroller.agent.v1.Agent.ForgetOperation:output_type -> stackcontroller.agent.v1.ForgetOperationResponse
-	42, // [42:52] is the sub-list for method output_type
-	32, // [32:42] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	21, // 3: stackcontroller.agent.v1.StartOperationRequest.artifact:type_name -> stackcontroller.agent.v1.ArtifactSource
+	22, // 4: stackcontroller.agent.v1.StartOperationRequest.local:type_name -> stackcontroller.agent.v1.LocalSource
+	23, // 5: stackcontroller.agent.v1.StartOperationRequest.project:type_name -> stackcontroller.agent.v1.ProjectSource
+	24, // 6: stackcontroller.agent.v1.StartOperationRequest.config:type_name -> stackcontroller.agent.v1.ConfigItem
+	25, // 7: stackcontroller.agent.v1.StartOperationRequest.env:type_name -> stackcontroller.agent.v1.EnvironmentVariable
+	26, // 8: stackcontroller.agent.v1.StartOperationRequest.options:type_name -> stackcontroller.agent.v1.OperationOptions
+	39, // 9: stackcontroller.agent.v1.StartOperationRequest.timeout:type_name -> google.protobuf.Duration
+	39, // 10: stackcontroller.agent.v1.StartOperationRequest.cancel_grace:type_name -> google.protobuf.Duration
+	36, // 11: stackcontroller.agent.v1.StartOperationRequest.commit_metadata:type_name -> stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
+	13, // 12: stackcontroller.agent.v1.StartOperationRequest.plan:type_name -> stackcontroller.agent.v1.PlanRequest
+	12, // 13: stackcontroller.agent.v1.StartOperationRequest.login:type_name -> stackcontroller.agent.v1.PulumiCloudLogin
+	11, // 14: stackcontroller.agent.v1.StartOperationRequest.interrupted:type_name -> stackcontroller.agent.v1.Period
+	40, // 15: stackcontroller.agent.v1.Period.start:type_name -> google.protobuf.Timestamp
+	40, // 16: stackcontroller.agent.v1.Period.end:type_name -> google.protobuf.Timestamp
+	39, // 17: stackcontroller.agent.v1.PulumiCloudLogin.expiration:type_name -> google.protobuf.Duration
+	14, // 18: stackcontroller.agent.v1.PlanRequest.expected:type_name -> stackcontroller.agent.v1.PlanDigests
+	14, // 19: stackcontroller.agent.v1.Plan.digests:type_name -> stackcontroller.agent.v1.PlanDigests
+	17, // 20: stackcontroller.agent.v1.PushPlanRequest.header:type_name -> stackcontroller.agent.v1.PlanHeader
+	0,  // 21: stackcontroller.agent.v1.Operation.kind:type_name -> stackcontroller.agent.v1.OperationKind
+	1,  // 22: stackcontroller.agent.v1.Operation.state:type_name -> stackcontroller.agent.v1.OperationState
+	40, // 23: stackcontroller.agent.v1.Operation.start_time:type_name -> google.protobuf.Timestamp
+	40, // 24: stackcontroller.agent.v1.Operation.end_time:type_name -> google.protobuf.Timestamp
+	37, // 25: stackcontroller.agent.v1.Operation.resource_changes:type_name -> stackcontroller.agent.v1.Operation.ResourceChangesEntry
+	2,  // 26: stackcontroller.agent.v1.Operation.failure:type_name -> stackcontroller.agent.v1.FailureReason
+	38, // 27: stackcontroller.agent.v1.Operation.outputs:type_name -> stackcontroller.agent.v1.Operation.OutputsEntry
+	23, // 28: stackcontroller.agent.v1.Operation.project:type_name -> stackcontroller.agent.v1.ProjectSource
+	30, // 29: stackcontroller.agent.v1.Operation.lock_holder:type_name -> stackcontroller.agent.v1.LockHolder
+	28, // 30: stackcontroller.agent.v1.Operation.changes:type_name -> stackcontroller.agent.v1.ResourceChange
+	39, // 31: stackcontroller.agent.v1.Operation.run_time:type_name -> google.protobuf.Duration
+	15, // 32: stackcontroller.agent.v1.Operation.plan:type_name -> stackcontroller.agent.v1.Plan
+	40, // 33: stackcontroller.agent.v1.LockHolder.since:type_name -> google.protobuf.Timestamp
+	29, // 34: stackcontroller.agent.v1.Operation.OutputsEntry.value:type_name -> stackcontroller.agent.v1.Output
+	3,  // 35: stackcontroller.agent.v1.Agent.GetInfo:input_type -> stackcontroller.agent.v1.GetInfoRequest
+	5,  // 36: stackcontroller.agent.v1.Agent.PushSource:input_type -> stackcontroller.agent.v1.PushSourceRequest
+	8,  // 37: stackcontroller.agent.v1.Agent.FetchSource:input_type -> stackcontroller.agent.v1.FetchSourceRequest
+	16, // 38: stackcontroller.agent.v1.Agent.PushPlan:input_type -> stackcontroller.agent.v1.PushPlanRequest
+	19, // 39: stackcontroller.agent.v1.Agent.GetPlan:input_type -> stackcontroller.agent.v1.GetPlanRequest
+	10, // 40: stackcontroller.agent.v1.Agent.StartOperation:input_type -> stackcontroller.agent.v1.StartOperationRequest
+	31, // 41: stackcontroller.agent.v1.Agent.GetOperation:input_type -> stackcontroller.agent.v1.GetOperationRequest
+	32, // 42: stackcontroller.agent.v1.Agent.WatchOperation:input_type -> stackcontroller.agent.v1.WatchOperationRequest
+	33, // 43: stackcontroller.agent.v1.Agent.CancelOperation:input_type -> stackcontroller.agent.v1.CancelOperationRequest
+	34, // 44: stackcontroller.agent.v1.Agent.ForgetOperation:input_type -> stackcontroller.agent.v1.ForgetOperationRequest
+	4,  // 45: stackcontroller.agent.v1.Agent.GetInfo:output_type -> stackcontroller.agent.v1.Info
+	7,  // 46: stackcontroller.agent.v1.Agent.PushSource:output_type -> stackcontroller.agent.v1.PushSourceResponse
+	9,  // 47: stackcontroller.agent.v1.Agent.FetchSource:output_type -> stackcontroller.agent.v1.FetchSourceResponse
+	18, // 48: stackcontroller.agent.v1.Agent.PushPlan:output_type -> stackcontroller.agent.v1.PushPlanResponse
+	20, // 49: stackcontroller.agent.v1.Agent.GetPlan:output_type -> stackcontroller.agent.v1.PlanPart
+	27, // 50: stackcontroller.agent.v1.Agent.StartOperation:output_type -> stackcontroller.agent.v1.Operation
+	27, // 51: stackcontroller.agent.v1.Agent.GetOperation:output_type -> stackcontroller.agent.v1.Operation
+	27, // 52: stackcontroller.agent.v1.Agent.WatchOperation:output_type -> stackcontroller.agent.v1.Operation
+	27, // 53: stackcontroller.agent.v1.Agent.CancelOperation:output_type -> stackcontroller.agent.v1.Operation
+	35, // 54: stackcontroller.agent.v1.Agent.ForgetOperation:output_type -> stackcontroller.agent.v1.ForgetOperationResponse
+	45, // [45:55] is the sub-list for method output_type
+	35, // [35:45] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -3032,17 +3102,17 @@ func file_agent_proto_init() {
 		(*StartOperationRequest_Local)(nil),
 		(*StartOperationRequest_Project)(nil),
 	}
-	file_agent_proto_msgTypes[12].OneofWrappers = []any{
+	file_agent_proto_msgTypes[13].OneofWrappers = []any{
 		(*PushPlanRequest_Header)(nil),
 		(*PushPlanRequest_Chunk)(nil),
 	}
-	file_agent_proto_msgTypes[20].OneofWrappers = []any{
+	file_agent_proto_msgTypes[21].OneofWrappers = []any{
 		(*ConfigItem_Text)(nil),
 		(*ConfigItem_Json)(nil),
 		(*ConfigItem_FromEnv)(nil),
 		(*ConfigItem_FromFile)(nil),
 	}
-	file_agent_proto_msgTypes[21].OneofWrappers = []any{
+	file_agent_proto_msgTypes[22].OneofWrappers = []any{
 		(*EnvironmentVariable_Text)(nil),
 		(*EnvironmentVariable_FromEnv)(nil),
 		(*EnvironmentVariable_FromFile)(nil),
@@ -3053,7 +3123,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

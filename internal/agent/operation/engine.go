@@ -324,7 +324,7 @@ func (o *operation) createStack(ctx context.Context) error {
 
 // releaseLock removes a lock that a killed process of this agent left, and reports whether it did.
 func (o *operation) releaseLock(ctx context.Context, holders []*agentpb.LockHolder) bool {
-	if !o.stack.Abandoned(o.runner.host, o.request.GetAfterInterruption(), holders) {
+	if !o.stack.Abandoned(o.runner.host, o.request.GetInterrupted(), holders) {
 		return false
 	}
 	for _, holder := range holders {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
@@ -89,23 +90,30 @@ func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
 		pid        int
 		since      time.Time
 		exclusive  bool
-		// interrupted says that the Stack knows of an operation that was interrupted.
-		interrupted bool
+		// interrupted is for how long an operation had run at that time that was interrupted an hour later; zero when there was none.
+		interrupted time.Duration
 		released    bool
 	}{
-		{"of another host", "elsewhere", noProcess, longAgo, true, true, false},
-		{"of this host, by a process that is not ours", host, noProcess, longAgo, false, true, false},
-		{"of this host, by another pulumi that lives", host, pulumi, now, true, true, false},
-		{"of this host, which is ours alone, by a process that is gone", host, noProcess, longAgo, true, true, true},
-		{"of a pod with the same name elsewhere, whose update is older than this agent", host, noProcess, longAgo, true, false, false},
-		{"of this host, with the process ID of another program", host, os.Getpid(), longAgo, true, true, true},
-		{"of a pod with the same name elsewhere, which took it while this agent was there", host, noProcess, now.Add(time.Hour), true, true, false},
-		{"of this host, with the process ID of a pulumi that was started later", host, pulumi, longAgo, true, true, true},
+		{"of another host", "elsewhere", noProcess, longAgo, true, time.Minute, false},
+		{"of this host, by a process that is not ours", host, noProcess, longAgo, false, time.Minute, false},
+		{"of this host, by another pulumi that lives", host, pulumi, now, true, time.Minute, false},
+		{"of this host, which is ours alone, by a process that is gone", host, noProcess, longAgo, true, time.Minute, true},
+		{"of a pod with the same name elsewhere, whose update is older than this agent", host, noProcess, longAgo, true, 0, false},
+		{"of a pod with the same name elsewhere, whose update began after ours was interrupted", host, noProcess, longAgo, true, 2 * time.Hour, false},
+		{"of a pod with the same name elsewhere, whose update began before ours", host, noProcess, longAgo, true, -time.Minute, false},
+		{"of this host, with the process ID of another program", host, os.Getpid(), longAgo, true, time.Minute, true},
+		{"of a pod with the same name elsewhere, which took it while this agent was there", host, noProcess, now.Add(time.Hour), true, time.Minute, false},
+		{"of this host, with the process ID of a pulumi that was started later", host, pulumi, longAgo, true, time.Minute, true},
 	} {
 		f.options.ExclusiveHost = test.exclusive
 		f.restart()
 		theirs := f.lock(test.host, test.pid, test.since)
-		after := func(request *agentpb.StartOperationRequest) { request.AfterInterruption = test.interrupted }
+		after := func(request *agentpb.StartOperationRequest) {
+			if request.AfterInterruption = test.interrupted != 0; request.AfterInterruption {
+				start := test.since.Add(-test.interrupted)
+				request.Interrupted = []*agentpb.Period{{Start: timestamppb.New(start), End: timestamppb.New(start.Add(time.Hour))}}
+			}
+		}
 		if test.released {
 			f.Expect(f.run(up, after).GetState()).To(Equal(succeeded), test.name)
 			f.Expect(f.locks()).To(BeEmpty(), test.name)
@@ -125,16 +133,18 @@ func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
 func TestPendingOperationsOfAPodThatWasKilledAreLookedAtInTheNext(t *testing.T) {
 	suite.Long(t, "further things that an earlier operation leaves")
 	f := sleeper(t, "seconds: 1000", func(options *runner.Options) { options.ExclusiveHost = true })
+	period := &agentpb.Period{Start: timestamppb.Now()}
 	_, ended := f.start()
 	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
 	f.await(ended)
+	period.End = timestamppb.Now()
 	f.Expect(f.locks()).To(HaveLen(1))
 
 	// The records of the agent are gone with the pod.
 	f.Expect(os.RemoveAll(filepath.Join(f.home, ".automation"))).To(Succeed())
 	f.restart()
 	for range 2 {
-		operation := f.run(up, afterInterruption)
+		operation := f.run(up, afterInterruption, func(request *agentpb.StartOperationRequest) { request.Interrupted = []*agentpb.Period{period} })
 		f.Expect(operation.GetState()).To(Equal(failed))
 		f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))
 		f.Expect(f.locks()).To(BeEmpty())

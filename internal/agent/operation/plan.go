@@ -228,7 +228,7 @@ func (o *operation) savePlan(ctx context.Context, record *planRecord) error {
 func (o *operation) inputDigests() (inputs, values string, err error) {
 	request := gproto.CloneOf(o.request)
 	request.Id, request.Plan, request.Timeout, request.CancelGrace, request.CommitMetadata = "", nil, nil, nil, nil
-	request.CreateStack, request.NewStack, request.AfterInterruption = false, false, false
+	request.CreateStack, request.NewStack, request.AfterInterruption, request.Interrupted = false, false, false, nil
 	if request.Login != nil {
 		request.Login.Expiration = nil // it comes from the timeout
 	}

@@ -176,7 +176,7 @@ func TestPlanIsComparedWithTheInputsBeforeAnyProcessStarts(t *testing.T) {
 	f.write("package.json", `{"scripts": {"preinstall": "env"}}`)
 	f.fail(planStale, plannedUp, f.carriesOut(plan), func(request *agentpb.StartOperationRequest) {
 		request.Source = &agentpb.StartOperationRequest_Artifact{Artifact: &agentpb.ArtifactSource{Digest: "sha256:e0e0"}}
-		request.NewStack, request.AfterInterruption = true, true
+		request.NewStack, request.AfterInterruption, request.Interrupted = true, true, []*agentpb.Period{{}}
 	})
 	f.Expect(f.processes()).To(BeEmpty())
 }

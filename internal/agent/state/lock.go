@@ -58,18 +58,21 @@ type Host struct {
 // A lock names a host and a process ID, and both are used again: a pod that replaces a killed one has the same name, and its process IDs
 // begin with the same small numbers.
 //
-// interrupted says that an earlier operation of this Stack was interrupted. Otherwise the lock is not that of a predecessor of this agent: a pod of
-// another cluster or namespace has the same name, and may have taken the lock before this agent started.
-func (s *Stack) Abandoned(host Host, interrupted bool, holders []*agentpb.LockHolder) bool {
+// interrupted says when earlier operations of this Stack ran that were interrupted. A lock that was taken at another time is not that of a
+// predecessor of this agent: a pod of another cluster or namespace has the same name, and may have taken the lock before this agent started.
+func (s *Stack) Abandoned(host Host, interrupted []*agentpb.Period, holders []*agentpb.LockHolder) bool {
 	leftOver := s.LeftOver()
 	for _, holder := range holders {
 		if holder.GetHost() != host.Name || s.holds(host, holder) {
 			return false
 		}
 		since, known := holder.GetSince().AsTime(), holder.GetSince() != nil
-		// If no other agent uses the name of this host, a lock that was taken before this agent started belongs to its predecessor. A lock that
-		// was taken later, and not by a recorded process, belongs to neither this agent nor its predecessor.
-		ofPredecessor := interrupted && known && host.Exclusive && !since.After(host.Started)
+		// If no other agent here uses the name of this host, a lock that was taken before this agent started, by an operation that was
+		// interrupted, belongs to its predecessor.
+		ofPredecessor := known && host.Exclusive && !since.After(host.Started) && slices.ContainsFunc(interrupted, func(period *agentpb.Period) bool {
+			start, end := period.GetStart().AsTime(), period.GetEnd().AsTime()
+			return !since.Before(start.Add(-clockResolution)) && !since.After(end.Add(clockResolution))
+		})
 		ours := slices.Contains(leftOver, int(holder.GetPid())) || known && s.tookAndEnded(holder.GetPid(), since)
 		if !ours && !ofPredecessor {
 			return false

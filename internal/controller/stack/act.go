@@ -150,7 +150,8 @@ func (r *Reconciler) showReady(ctx context.Context, o *observation, d decision) 
 	return outcome{after: d.after}, err
 }
 
-// supersede deletes an Update that never ran. Its deletion wakes the Stack, and the next reconcile creates an Update for the new inputs.
+// supersede deletes an Update that has not started, as far as its status says. The Update controller ends what runs nevertheless. The deletion
+// wakes the Stack, and the next reconcile creates an Update for the new inputs.
 func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) (outcome, error) {
 	err := r.Delete(ctx, o.update, client.Preconditions{UID: &o.update.UID, ResourceVersion: &o.update.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
@@ -167,10 +168,10 @@ func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) 
 	return outcome{}, nil
 }
 
-// recordWithdrawal records that the current Update is gone before it started. Somebody may have asked for it, and is still to get it; who asked for
-// a plan has it.
+// recordWithdrawal records that the current Update is being deleted. Somebody may have asked for it, and is still to get it; who asked for a plan
+// has it. Whether it ran is seen later, see restoreStatus, and does not matter if it changes nothing.
 func recordWithdrawal(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
-	stack.Status.CurrentUpdate.Withdrawn = true
+	stack.Status.CurrentUpdate.Withdrawn = update.ChangesNothing()
 	if update.Spec.Plan == nil {
 		askAgain(stack)
 	}

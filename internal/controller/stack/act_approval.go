@@ -95,6 +95,7 @@ func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *aut
 	switch {
 	case update.WasStale():
 		// The Update changed nothing, and this is not a failure. Another plan is made.
+		recordNotRun(stack, update)
 		recordStale(stack, update, o.now)
 		stack.Status.CurrentUpdate = nil
 		return true, nil

@@ -257,7 +257,7 @@ func decideOnUpdate(o observation) decision {
 	deleting := !o.stack.DeletionTimestamp.IsZero()
 	switch {
 	case !o.update.DeletionTimestamp.IsZero() && o.update.Status.StartTime == nil:
-		// The Update never ran and has no result. The end of its deletion leads to a new decision.
+		// The Update has no result. The end of its deletion leads to a new decision, see forgetRemoved.
 		return decideToFollow(o)
 	case o.update.IsComplete():
 		return decision{action: actionRecord, wake: byNothing}

@@ -369,11 +369,12 @@ func TestStalePlansAreMadeAgainWithoutCountingFailures(t *testing.T) {
 	g := NewWithT(t)
 	o := guarded(pulumiv1.PlanApproved)
 	o.stack.Status.Plan.Approvals = []pulumiv1.PlanApproval{{By: "alice", At: ago(time.Minute)}}
-	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-apply"}
+	o.stack.Status.CurrentUpdate, o.stack.Status.Deployed = &pulumiv1.CurrentStackUpdate{Name: "app-apply", First: true}, true
 	before := o.stack.Status.LastUpdate.DeepCopy()
 	update := &autov1alpha1.Update{Name: "app-apply", Spec: autov1alpha1.UpdateSpec{
 		Type: autov1alpha1.UpdateTypeUp, Plan: &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest},
 	}}
+	update.Status.NotRun = true
 	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "done")
 	conditions.MarkTrue(update, autov1alpha1.UpdateFailed, autov1alpha1.PlanStaleReason, "the state changed")
 	done, err := (&Reconciler{}).recordPlan(t.Context(), o, update)
@@ -381,6 +382,7 @@ func TestStalePlansAreMadeAgainWithoutCountingFailures(t *testing.T) {
 	g.Expect(done).To(BeTrue())
 	g.Expect(o.stack.Status.LastUpdate).To(Equal(before))
 	g.Expect(o.stack.Status.CurrentUpdate).To(BeNil())
+	g.Expect(o.stack.Status.Deployed).To(BeFalse(), "there is nothing to destroy")
 	g.Expect(o.stack.Status.Plan.State).To(Equal(pulumiv1.PlanStale))
 	g.Expect(decide(*o).plans).To(BeTrue())
 	g.Expect(updateName(o.stack)).NotTo(Equal(updateName(guarded(pulumiv1.PlanApproved).stack)), "its Update exists")

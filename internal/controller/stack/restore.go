@@ -65,10 +65,14 @@ func restoreStatus(o *observation) {
 		}
 	}
 	status.Deployed = status.Deployed || o.deployed
+	if o.update != nil && !o.update.DeletionTimestamp.IsZero() && o.update.Status.NotRun {
+		// The Update controller keeps the Update until the status says so: afterwards nothing else would.
+		status.CurrentUpdate.Withdrawn = true
+	}
 }
 
-// forgetRemoved records that the current Update is gone and has no result. One that the controller has withdrawn did not start. Any other one was
-// deleted by somebody, perhaps while it ran.
+// forgetRemoved records that the current Update is gone and has no result. Whoever deleted it, it may have run, because the controller can end
+// before it records a start. Only if that is known not to be so, there is nothing that it has deployed or left half done.
 func forgetRemoved(status *pulumiv1.StackStatus) {
 	removed := status.CurrentUpdate
 	status.CurrentUpdate = nil

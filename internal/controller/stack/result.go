@@ -48,9 +48,7 @@ func recordResult(stack *pulumiv1.Stack, update *autov1alpha1.Update, outputs *c
 	if update.Status.InputValuesDigest != "" {
 		last.InputValuesDigest, last.InputVersionsDigest = update.Status.InputValuesDigest, update.Status.InputVersionsDigest
 	}
-	if current.First && update.HasFailed() && update.Status.NotRun {
-		stack.Status.Deployed = false
-	}
+	recordNotRun(stack, update)
 	recordDeployedStack(stack, update)
 	// A failed update may have created resources, which are destroyed from the state. It does not replace the project of others.
 	if info := update.Status.ProjectInfo; info != nil && (!update.HasFailed() || stack.Status.ProjectInfo == nil && stack.Status.Deployed) {
@@ -64,6 +62,13 @@ func recordResult(stack *pulumiv1.Stack, update *autov1alpha1.Update, outputs *c
 	recordCorrection(stack, current, update)
 	stack.Status.LastUpdate, stack.Status.CurrentUpdate = last, nil
 	recordHistory(stack, last, update)
+}
+
+// recordNotRun records that nothing is deployed if the first Update that would have deployed something failed before it ran Pulumi.
+func recordNotRun(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	if stack.Status.CurrentUpdate.First && update.HasFailed() && update.Status.NotRun {
+		stack.Status.Deployed = false
+	}
 }
 
 // recordFailure counts a failure. An interruption and a conflict are counted separately. An update that was cancelled while the Stack is
@@ -123,13 +128,7 @@ func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.Sta
 	case !update.HasFailed():
 		return false
 	}
-	switch conditions.GetReason(update, autov1alpha1.UpdateFailed) {
-	case autov1alpha1.InterruptedReason, autov1alpha1.TimeoutReason:
-		return true
-	case autov1alpha1.CanceledReason:
-		return update.Status.StartTime != nil || previous.PendingOperations
-	}
-	return previous.PendingOperations
+	return update.WasCutOff() || previous.PendingOperations
 }
 
 // mayHavePendingOperations reports whether pending operations may be in the state now. A Stack that has deployed something and has no

@@ -109,17 +109,18 @@ func TestCancellationOfASuspendedStackIsNoFailure(t *testing.T) {
 func TestOperationThatWasCutOffIsRememberedUntilOneSucceeds(t *testing.T) {
 	const up, preview = autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypePreview
 	for _, test := range []struct {
-		name      string
-		kind      autov1alpha1.UpdateType
-		reason    string
-		unstarted bool
-		before    bool
-		after     bool
+		name              string
+		kind              autov1alpha1.UpdateType
+		reason            string
+		unstarted, notRun bool
+		before            bool
+		after             bool
 	}{
 		{name: "interrupted", kind: up, reason: autov1alpha1.InterruptedReason, after: true},
 		{name: "timed out", kind: up, reason: autov1alpha1.TimeoutReason, after: true},
 		{name: "cancelled", kind: up, reason: autov1alpha1.CanceledReason, after: true},
-		{name: "cancelled before it started", kind: up, reason: autov1alpha1.CanceledReason, unstarted: true},
+		{name: "cancelled before it started", kind: up, reason: autov1alpha1.CanceledReason, unstarted: true, notRun: true},
+		{name: "cancelled, and its start was perhaps not recorded", kind: up, reason: autov1alpha1.CanceledReason, unstarted: true, after: true},
 		{name: "a destroy", kind: autov1alpha1.UpdateTypeDestroy, reason: autov1alpha1.InterruptedReason, after: true},
 		{name: "a preview changes nothing", kind: preview, reason: autov1alpha1.InterruptedReason},
 		{name: "failed", kind: up, reason: autov1alpha1.UpdateFailedReason},
@@ -134,7 +135,7 @@ func TestOperationThatWasCutOffIsRememberedUntilOneSucceeds(t *testing.T) {
 			o.stack.Status.LastUpdate.PendingOperations = test.before
 			o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2"}
 			update := ended(test.reason)
-			update.Spec.Type = test.kind
+			update.Spec.Type, update.Status.NotRun = test.kind, test.notRun
 			if !test.unstarted {
 				update.Status.StartTime = &metav1.Time{Time: now}
 			}

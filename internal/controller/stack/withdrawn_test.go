@@ -6,6 +6,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -20,24 +22,80 @@ func closed(o *observation) {
 	o.stack.Spec.Windows = []autov1alpha1.Window{{Policy: autov1alpha1.WindowAllow, From: &from, Until: &until}}
 }
 
-func TestAnUpdateThatTheControllerWithdrewDidNotRun(t *testing.T) {
+// cancelled makes the Update one that ended because it was deleted, without a start in its status.
+func cancelled(notRun bool) func(*autov1alpha1.Update) {
+	return func(update *autov1alpha1.Update) {
+		update.Status.EndTime, update.Status.NotRun = new(metav1.Now()), notRun
+		conditions.MarkTrue(update, autov1alpha1.UpdateFailed, autov1alpha1.CanceledReason, "")
+		conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "")
+	}
+}
+
+func TestAnUpdateThatIsGoneMayHaveRunUnlessItIsKnownThatItDidNot(t *testing.T) {
+	first := func(o *observation) { o.stack.Status.CurrentUpdate.First = true }
+	previews := func(o *observation) { o.update.Spec.Type = autov1alpha1.UpdateTypePreview }
+	withdrawn := func(o *observation) { recordWithdrawal(o.stack, o.update) }
+	ends := func(notRun bool) func(*observation) {
+		return func(o *observation) {
+			o.update.DeletionTimestamp = &metav1.Time{Time: now}
+			cancelled(notRun)(o.update)
+			restoreStatus(o)
+		}
+	}
 	for name, test := range map[string]struct {
-		current           pulumiv1.CurrentStackUpdate
+		given             *observation
 		pending, deployed bool
 	}{
-		"somebody deleted it":             {current: pulumiv1.CurrentStackUpdate{}, pending: true, deployed: true},
-		"somebody deleted the first one":  {current: pulumiv1.CurrentStackUpdate{First: true}, pending: true, deployed: true},
-		"the controller withdrew it":      {current: pulumiv1.CurrentStackUpdate{Withdrawn: true}, deployed: true},
-		"the controller withdrew a first": {current: pulumiv1.CurrentStackUpdate{Withdrawn: true, First: true}},
+		"somebody deleted it":                         {with(updating()), true, true},
+		"somebody deleted the first one":              {with(updating(), first), true, true},
+		"somebody deleted a first that did not run":   {with(updating(), first, ends(true)), false, false},
+		"the controller withdrew it":                  {with(updating(), withdrawn), true, true},
+		"it may have run":                             {with(updating(), withdrawn, ends(false)), true, true},
+		"it did not run":                              {with(updating(), withdrawn, ends(true)), false, true},
+		"the controller withdrew a first":             {with(updating(), first, withdrawn), true, true},
+		"a first that may have run":                   {with(updating(), first, withdrawn, ends(false)), true, true},
+		"a first that did not run":                    {with(updating(), first, withdrawn, ends(true)), false, false},
+		"the controller withdrew a preview":           {with(updating(), previews, withdrawn), false, true},
+		"a first, and another one deployed something": {with(updating(), first, ends(true), func(o *observation) { o.deployed = true }), false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			o := with(updating(), func(o *observation) { o.update, o.updateRemoved = nil, true })
-			o.stack.Status.CurrentUpdate = &test.current
+			g, o := NewWithT(t), test.given
+			o.update, o.updateRemoved = nil, true
 			restoreStatus(o)
 			g.Expect(o.stack.Status.CurrentUpdate).To(BeNil())
 			g.Expect(o.stack.Status.LastUpdate.PendingOperations).To(Equal(test.pending))
 			g.Expect(o.stack.Status.Deployed).To(Equal(test.deployed))
+		})
+	}
+}
+
+// The first update of a Stack may have been started by a controller that could not write so, and the node of the pod is cut off.
+func TestADeletedStackDestroysWhatItsFirstUpdateMayHaveCreated(t *testing.T) {
+	for name, notRun := range map[string]bool{"it may have run": false, "it did not run": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newFixture(t)
+			stack := s.newStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyOnFinalize = true })
+			s.setWorkspace(func(workspace *autov1alpha1.Workspace) {
+				workspace.Status.PulumiVersion = "v3.276.0"
+				starting(workspace)
+			})
+			update := s.awaitUnfinishedUpdate()
+			s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
+			s.Eventually(func(g Gomega) {
+				g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(update), update)).To(Succeed())
+				g.Expect(update.DeletionTimestamp).NotTo(BeNil())
+			}).Should(Succeed())
+			s.mark(update, cancelled(notRun))
+			if notRun {
+				s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate.Withdrawn })
+			}
+			s.Expect(s.client.Patch(t.Context(), update, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+			if notRun {
+				s.awaitGone(stack)
+				return
+			}
+			s.Eventually(func() []autov1alpha1.Update { return s.updates() }).Should(ConsistOf(And(
+				HaveField("UID", Not(Equal(update.UID))), HaveField("Spec.Type", autov1alpha1.UpdateTypeDestroy))))
 		})
 	}
 }
@@ -49,6 +107,9 @@ func TestDriftIsLookedForAfterAnUpdateWasWithdrawn(t *testing.T) {
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:a", Drift: "d"}
 	g.Expect(decide(*o).action).To(Equal(actionSupersede), "the window has closed")
 	recordWithdrawal(o.stack, o.update)
+	o.update.DeletionTimestamp = &metav1.Time{Time: now}
+	cancelled(true)(o.update)
+	restoreStatus(o)
 	o.update, o.updateRemoved = nil, true
 	restoreStatus(o)
 	g.Expect(canDrift(o.stack)).To(BeTrue())

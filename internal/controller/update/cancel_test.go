@@ -2,8 +2,10 @@ package update
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -11,6 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
 // askToEnd requests, with the annotation, that the operation of the Update is cancelled.
@@ -115,4 +118,48 @@ func TestOptionsReachTheAgent(t *testing.T) {
 	g.Expect(request.GetAfterInterruption()).To(BeTrue())
 	g.Expect(request.GetOptions().GetRefresh()).To(BeTrue())
 	g.Expect(request.GetOptions().GetExpectNoRefreshChanges()).To(BeTrue())
+}
+
+func TestOnlyOperationsThatWereCutOffSinceTheLastSuccessAreInterrupted(t *testing.T) {
+	g := NewWithT(t)
+	at := func(minutes int) *metav1.Time {
+		return &metav1.Time{Time: testTime.Add(time.Duration(minutes) * time.Minute)}
+	}
+	ran := func(minutes int, reason string, changes ...func(*autov1alpha1.Update)) autov1alpha1.Update {
+		update := autov1alpha1.Update{CreationTimestamp: *at(minutes), Spec: autov1alpha1.UpdateSpec{StackName: "dev", Type: autov1alpha1.UpdateTypeUp}}
+		update.Status.StartTime = at(minutes + 1)
+		if reason == "" {
+			markSucceeded(&update, at(minutes+5).Time, "")
+		} else {
+			markFailed(&update, reason, at(minutes+5).Time, "")
+		}
+		for _, change := range changes {
+			change(&update)
+		}
+		return update
+	}
+	period := func(start, end int) *agentpb.Period {
+		return &agentpb.Period{Start: timestamppb.New(at(start).Time), End: timestamppb.New(at(end).Time)}
+	}
+	unstarted := func(update *autov1alpha1.Update) { update.Status.StartTime = nil }
+	periods := interruptedPeriods([]autov1alpha1.Update{
+		ran(60, autov1alpha1.TimeoutReason),
+		ran(0, autov1alpha1.InterruptedReason),
+		ran(10, ""),
+		ran(20, autov1alpha1.UpdateFailedReason),
+		ran(30, autov1alpha1.InterruptedReason, unstarted),
+		ran(40, autov1alpha1.CanceledReason, unstarted, func(update *autov1alpha1.Update) { update.Status.NotRun = true }),
+		ran(50, autov1alpha1.InterruptedReason, func(update *autov1alpha1.Update) { update.Spec.StackName = "prod" }),
+		ran(55, autov1alpha1.InterruptedReason, func(update *autov1alpha1.Update) { update.Spec.Type = autov1alpha1.UpdateTypePreview }),
+		ran(57, "", func(update *autov1alpha1.Update) { update.Spec.Type = autov1alpha1.UpdateTypePreview }),
+	}, "dev")
+	g.Expect(periods).To(HaveExactElements(equalMessage(period(61, 65)), equalMessage(period(30, 35))))
+}
+
+func TestAnUpdateMayHaveRunUnlessItsAgentWasAsked(t *testing.T) {
+	g := NewWithT(t)
+	o := &observation{update: &autov1alpha1.Update{}, workspace: &autov1alpha1.Workspace{}}
+	g.Expect(mayHaveRun(o, autov1alpha1.CanceledReason)).To(BeFalse(), "the agent does not know it")
+	o.inOtherShard = true
+	g.Expect(mayHaveRun(o, autov1alpha1.CanceledReason)).To(BeTrue(), "the agent of another shard is not asked")
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -112,6 +113,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		return !pulumiv1.CancelRequested(before) && pulumiv1.CancelRequested(after)
 	}))
 	planChanged := onChange(false, func(before, after *pulumiv1.Stack) bool { return planIdentity(before) != planIdentity(after) })
+	withdrawn := onChange(false, func(before, after *pulumiv1.Stack) bool {
+		return !slices.Equal(withdrawnUpdate(ctx, before), withdrawnUpdate(ctx, after))
+	})
 	completed := onChange(true, func(before, after *autov1alpha1.Update) bool { return !before.IsComplete() && after.IsComplete() })
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("update").
@@ -119,6 +123,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(completed)).
 		// The Workspace of a Stack has the name of the Stack.
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(planChanged)).
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(withdrawnUpdate), builder.WithPredicates(withdrawn)).
 		Watches(&autov1alpha1.Workspace{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace)).
 		WatchesRawSource(ctrlsource.Func(r.background.useQueue)).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).

@@ -2,9 +2,14 @@ package update
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -101,4 +106,49 @@ func TestDeletionOfACompleteUpdateNeedsNoAgent(t *testing.T) {
 	s.agents.stop(s.key("app"))
 	s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
 	s.Eventually(s.gone(update)).Should(BeTrue())
+}
+
+func TestAnUpdateThatDidNotRunStaysUntilItsStackHasSeenThat(t *testing.T) {
+	for name, test := range map[string]struct {
+		version string // that an agent has reported
+		named   bool   // by the status of the Stack
+		stays   bool
+	}{
+		"it did not run": {"", true, true},
+		"it did not run, and its Stack has yet to see": {"", false, true},
+		"it may have run": {"v3.276.0", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newFixture(t)
+			s.startController()
+			workspace := s.newWorkspace("app")
+			before := workspace.DeepCopy()
+			workspace.Status.PulumiVersion = test.version
+			conditions.MarkFalse(workspace, autov1alpha1.WorkspaceReady, autov1alpha1.ImagePullFailedReason, "no such image")
+			s.Expect(s.client.Status().Patch(t.Context(), workspace, ctrlclient.MergeFrom(before))).To(Succeed())
+			stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev"}}
+			s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+			update := s.newUpdate("up", withFinalizer, func(update *autov1alpha1.Update) {
+				update.OwnerReferences = []metav1.OwnerReference{
+					*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
+					{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID},
+				}
+			})
+			show := func(withdrawn bool) {
+				before := stack.DeepCopy()
+				stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: update.Name, UID: update.UID, Withdrawn: withdrawn}
+				s.Expect(s.client.Status().Patch(t.Context(), stack, ctrlclient.MergeFrom(before))).To(Succeed())
+			}
+			if test.named {
+				show(false)
+			}
+			s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
+			if test.stays {
+				s.Eventually(s.current(update)).Should(And(HaveField("IsComplete()", BeTrue()), HaveField("Status.NotRun", BeTrue())))
+				s.Consistently(s.gone(update), awaitedInterval+time.Second).Should(BeFalse())
+				show(true)
+			}
+			s.Eventually(s.gone(update)).Should(BeTrue())
+		})
+	}
 }

@@ -6,9 +6,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
@@ -24,8 +26,11 @@ const (
 	forgetTimeout = time.Minute
 	// forgetInterval is the time between two attempts to reach the agent.
 	forgetInterval = 5 * time.Second
-	// awaitedInterval is the time to the next reconcile of an Update whose TTL is over, but whose result its Stack has not recorded.
+	// awaitedInterval is the time to the next reconcile of an Update that its Stack has not recorded, and whose TTL is over or that was deleted.
 	awaitedInterval = 2 * time.Second
+	// proofTimeout bounds how long an Update that was deleted waits for its Stack, whose controller may be another one. A Stack that has not seen
+	// the Update takes it for one that ran.
+	proofTimeout = time.Minute
 )
 
 // finalize ends the work for a complete Update: its agent forgets the operation, the finalizer is removed, and when the TTL is over the
@@ -41,6 +46,9 @@ func (r *Reconciler) finalize(ctx context.Context, update *autov1alpha1.Update) 
 			}
 			ctrl.LoggerFrom(ctx).Info("the agent did not forget the operation; it removes old ones itself", "error", err.Error())
 		}
+		if awaited, err := r.provesNoRun(ctx, update); err != nil || awaited {
+			return ctrl.Result{RequeueAfter: awaitedInterval}, err
+		}
 		removed := func(update *autov1alpha1.Update) bool {
 			return controllerutil.RemoveFinalizer(update, pulumiv1.Finalizer)
 		}
@@ -52,6 +60,34 @@ func (r *Reconciler) finalize(ctx context.Context, update *autov1alpha1.Update) 
 		return ctrl.Result{}, nil
 	}
 	return r.expire(ctx, update)
+}
+
+// provesNoRun reports whether an Update that was deleted is the only proof that it did not run, because the status of its Stack does not say so
+// yet. Without it, the Stack would have to destroy what was never created.
+func (r *Reconciler) provesNoRun(ctx context.Context, update *autov1alpha1.Update) (bool, error) {
+	owner := pulumiv1.OwningStack(update)
+	if owner == nil || update.DeletionTimestamp.IsZero() || !update.Status.NotRun || update.Status.StartTime != nil || update.ChangesNothing() ||
+		sinceCompletion(update) > proofTimeout {
+		return false, nil
+	}
+	stack, err := readStack(ctx, r.APIReader, update.Namespace, owner.Name)
+	if err != nil || stack.UID != owner.UID {
+		return false, err
+	}
+	if current := stack.Status.CurrentUpdate; current != nil {
+		return current.UID == update.UID && !current.Withdrawn, nil
+	}
+	// The status of a Stack without spec.approval may be written later, see Reconciler.ShowAfter of the Stack controller.
+	return stack.Spec.Approval == nil && awaits(stack, update), nil
+}
+
+// withdrawnUpdate returns the Update of which the status of the Stack says that it did not run, if there is one.
+func withdrawnUpdate(_ context.Context, stack ctrlclient.Object) []reconcile.Request {
+	current := stack.(*pulumiv1.Stack).Status.CurrentUpdate
+	if current == nil || !current.Withdrawn {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: stack.GetNamespace(), Name: current.Name}}}
 }
 
 // forgetOperation asks the agent to remove its record of the operation. A record that stays is removed with the Workspace.

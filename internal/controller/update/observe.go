@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -50,6 +51,8 @@ type observation struct {
 	// request is the operation as the agent gets it; nil when requestError is why the operation cannot be described.
 	request      *agentpb.StartOperationRequest
 	requestError error
+	// interrupted is when the operations before this one ran that were cut off, if there were any.
+	interrupted []*agentpb.Period
 	// references is the digest of the versions of the watched Secrets and ConfigMaps whose values are in the request.
 	references string
 
@@ -150,6 +153,13 @@ func (r *Reconciler) observeAgent(ctx context.Context, o *observation) (err erro
 	if !agent.has(ctx, o.artifact.digest) {
 		o.startError, o.delivery, o.deliveryRead = client.ErrSourceMissing, r.background.lastDelivery(o.update), true
 		return nil
+	}
+	if ptr.Deref(o.update.Spec.AfterInterruption, false) {
+		updates, err := r.updatesOf(ctx, o.update.Namespace, o.update.Spec.WorkspaceName)
+		if err != nil {
+			return err
+		}
+		o.interrupted = interruptedPeriods(updates, o.update.Spec.StackName)
 	}
 	values := &inputReader{pods: r.Pods, Reader: inputs.Reader{
 		APIReader: r.APIReader, Namespace: o.update.Namespace, Stacks: r.stackNamed, Scope: r.Scope, Watcher: r.References, Stored: r.StoredOutputs,

@@ -1,11 +1,13 @@
 package update
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -60,6 +62,7 @@ func describeOperation(ctx context.Context, o *observation, values *inputReader)
 		Options:           optionsOf(workspace, update),
 		CommitMetadata:    commitMetadata(o.source),
 		AfterInterruption: ptr.Deref(update.Spec.AfterInterruption, false),
+		Interrupted:       o.interrupted,
 		NewStack:          ptr.Deref(update.Spec.NewStack, false),
 		Plan:              planRequest(o),
 	}
@@ -92,6 +95,31 @@ func describeOperation(ctx context.Context, o *observation, values *inputReader)
 	o.inputs.items, err = values.inputs(ctx, &update.Spec, stack.Inputs)
 	request.Config = append(request.Config, o.inputs.items...)
 	return request, err
+}
+
+// maxPeriods is how many periods a request has at most.
+const maxPeriods = 16
+
+// interruptedPeriods returns when the operations of the stack ran that were cut off since one succeeded, the latest first. An Update that the
+// Pulumi Kubernetes Operator started has no time of its start, and one that was deleted is not known.
+func interruptedPeriods(updates []autov1alpha1.Update, stack string) (periods []*agentpb.Period) {
+	var ended []*autov1alpha1.Update
+	for i := range updates {
+		if update := &updates[i]; update.Spec.StackName == stack && update.IsComplete() && !update.ChangesNothing() {
+			ended = append(ended, update)
+		}
+	}
+	slices.SortFunc(ended, func(a, b *autov1alpha1.Update) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
+	for _, update := range ended {
+		switch start, end := update.Status.StartTime, update.Status.EndTime; {
+		case !update.HasFailed() || len(periods) == maxPeriods:
+			return periods
+		case update.WasCutOff() && end != nil:
+			start = cmp.Or(start, &update.CreationTimestamp)
+			periods = append(periods, &agentpb.Period{Start: timestamppb.New(start.Time), End: timestamppb.New(end.Time)})
+		}
+	}
+	return periods
 }
 
 // stackOf returns the stack of the Workspace with the name; one without configuration if the Workspace does not list it.

@@ -6,6 +6,7 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -160,8 +161,15 @@ func TestOperationOfALostWorkspaceIsInterruptedAndNotRunAgain(t *testing.T) {
 	s.agents.stop(s.key("app"))
 	s.agents.wipe(s.key("app"))
 	s.agents.start(s.key("app"))
-	s.Expect(s.finished(update)).To(haveFailed(autov1alpha1.InterruptedReason, "its outcome is not known"))
+	done := s.finished(update)
+	s.Expect(done).To(haveFailed(autov1alpha1.InterruptedReason, "its outcome is not known"))
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+
+	// Only a lock that was taken meanwhile is that of the first operation.
+	s.newUpdate("next", func(update *autov1alpha1.Update) { update.Spec.AfterInterruption = new(true) })
+	s.Eventually(s.agents.script.requests).Should(HaveLen(2))
+	s.Expect(s.agents.script.requests()[1].GetInterrupted()).To(HaveExactElements(equalMessage(
+		&agentpb.Period{Start: timestamppb.New(done.Status.StartTime.Time), End: timestamppb.New(done.Status.EndTime.Time)})))
 }
 
 func TestPreviewOfALostWorkspaceIsRunOnceMore(t *testing.T) {

@@ -1,6 +1,7 @@
 package update
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
@@ -35,6 +37,22 @@ func TestStackThatMustExistIsLostWhenItDoesNot(t *testing.T) {
 		}, "")
 		g.Expect(conditions.GetReason(update, autov1alpha1.UpdateFailed)).To(Equal(reason))
 		g.Expect(update.Status.Message).To(ContainSubstring("dev"))
+	}
+}
+
+func TestALostStackMayHaveBeenRemovedByADestroyThatWasInterrupted(t *testing.T) {
+	for _, test := range []struct {
+		kind                       autov1alpha1.UpdateType
+		removes, afterInterruption bool
+		says                       bool
+	}{
+		{autov1alpha1.UpdateTypeDestroy, true, true, true},
+		{autov1alpha1.UpdateTypeDestroy, true, false, false},
+		{autov1alpha1.UpdateTypeDestroy, false, true, false},
+		{autov1alpha1.UpdateTypeUp, true, true, false},
+	} {
+		message := describeMissing(&autov1alpha1.UpdateSpec{StackName: "dev", Type: test.kind, Remove: &test.removes, AfterInterruption: &test.afterInterruption})
+		NewWithT(t).Expect(strings.Contains(message, pulumiv1.OrphanAnnotation+"=true")).To(Equal(test.says), "%+v", test)
 	}
 }
 

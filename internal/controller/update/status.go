@@ -140,7 +140,7 @@ func markResult(update *autov1alpha1.Update, operation *agentpb.Operation, note 
 	}
 	reason := failureReason(operation)
 	if reason == autov1alpha1.StackNotFoundReason && ptr.Deref(update.Spec.RequireStack, false) {
-		reason, message = autov1alpha1.StackLostReason, describeMissing(update.Spec.StackName)
+		reason, message = autov1alpha1.StackLostReason, describeMissing(&update.Spec)
 	}
 	update.Status.NotRun = operation.GetState() == agentpb.OperationState_OPERATION_STATE_FAILED && operation.GetRunTime() == nil
 	markFailed(update, reason, ended, message)
@@ -153,7 +153,7 @@ func mayHaveRun(o *observation, reason string) bool {
 	case o.update.Status.StartTime != nil, wasRepeated(o.update):
 		return true
 	case reason == autov1alpha1.CanceledReason:
-		return o.workspace == nil || o.agent.err != nil && !o.workspace.CannotHaveRun(o.update) || o.agent.operation != nil
+		return o.workspace == nil || o.inOtherShard || o.agent.err != nil && !o.workspace.CannotHaveRun(o.update) || o.agent.operation != nil
 	}
 	return reason == autov1alpha1.InterruptedReason || reason == autov1alpha1.AbortedReason
 }
@@ -167,11 +167,16 @@ func showChanges(update *autov1alpha1.Update, operation *agentpb.Operation) {
 	}
 }
 
-// describeMissing says what it means that a stack which has to exist does not, and what the user can do.
-func describeMissing(stack string) string {
-	return fmt.Sprintf("stack %q was deployed before, and the backend no longer has it in this project, so nothing was run: check the URL "+
-		"of the backend, its state, and the name of the project; to create the stack again, empty and without any of the resources that "+
-		"it had, set the annotation %s=true on the Stack", stack, pulumiv1.CreateMissingStackAnnotation)
+// describeMissing says what it means that a stack which has to exist does not, and what the user can do. An agent knows that it has removed the
+// stack itself; the agent of another pod does not.
+func describeMissing(spec *autov1alpha1.UpdateSpec) string {
+	problem := fmt.Sprintf("stack %q was deployed before, and the backend no longer has it in this project, so nothing was run: ", spec.StackName)
+	if spec.Type == autov1alpha1.UpdateTypeDestroy && ptr.Deref(spec.Remove, false) && ptr.Deref(spec.AfterInterruption, false) {
+		problem += fmt.Sprintf("an earlier destroy, which was interrupted, may have removed it after it had destroyed everything: if its resources "+
+			"are gone, set the annotation %s=true on the Stack; if they are not, ", pulumiv1.OrphanAnnotation)
+	}
+	return problem + fmt.Sprintf("check the URL of the backend, its state, and the name of the project; to create the stack again, empty and "+
+		"without any of the resources that it had, set the annotation %s=true on the Stack", pulumiv1.CreateMissingStackAnnotation)
 }
 
 // failureReason returns why the operation ended without success. A newer agent may know causes that this controller does not.

@@ -115,7 +115,7 @@ var statusRows = []row{
 	added("currentUpdate.uid", "For a Stack with `approval`, proof that the controller created the Update.",
 		"stack.TestPlanThatSomebodyElseMadeIsNotThatOfTheStack", statusTyped),
 	added("currentUpdate.first", "A Stack whose updates never ran Pulumi can be deleted.", "e2e.TestStackThatNeverRanAnythingCanBeDeleted", statusTyped),
-	added("currentUpdate.withdrawn", "An update that was taken back did not run.", "stack.TestAnUpdateThatTheControllerWithdrewDidNotRun", statusTyped),
+	added("currentUpdate.withdrawn", "An update that is gone changed nothing.", "stack.TestAnUpdateThatIsGoneMayHaveRunUnlessItIsKnownThatItDidNot", statusTyped),
 	added("currentUpdate.cause", "Why the Update makes a plan.", "stack.TestPlanThatSomebodyElseMadeIsNotThatOfTheStack", statusTyped),
 	added("currentUpdate.drift", "The digest of the drift that the Update corrects.",
 		"stack.TestPlanThatSomebodyElseMadeIsNotThatOfTheStack", statusTyped),
