@@ -47,7 +47,7 @@ func (r *recorder) informer(object client.Object) (*informer, error) {
 
 // handlers are how many handlers of events the controllers have, by kind.
 var handlers = map[string]int{
-	"Stack": 6, "Workspace": 3, "Update": 4, "Approval": 2, "Program": 2, "GitRepository": 1, "Pod": 1, "StatefulSet": 1, "Service": 1,
+	"Stack": 7, "Workspace": 3, "Update": 4, "Approval": 2, "Program": 2, "GitRepository": 1, "Pod": 1, "StatefulSet": 1, "Service": 1,
 }
 
 // missing returns the kinds that have other numbers of handlers.
