@@ -12,6 +12,7 @@ import (
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/pkg/apis/meta"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
@@ -119,6 +120,22 @@ spec:
       failed: status.conditions.exists(c, c.type == 'Stalled' && c.status == 'True')
 `
 
+// operations waits for an Update, with the expressions of the guide.
+const operations = `
+apiVersion: kustomize.toolkit.fluxcd.io/v1
+kind: Kustomization
+metadata: {name: operations}
+spec:
+  interval: 1h
+  retryInterval: 1h
+  timeout: 10m
+  path: ./operations
+  prune: true
+  wait: true
+  targetNamespace: NAMESPACE
+  sourceRef: {kind: GitRepository, name: kustomized}
+`
+
 func TestKustomizationIsReadyWhenItsStackIsAndFailsAndEndsWithIt(t *testing.T) {
 	p := begin(t, "kustomized")
 	p.Succeed(system.Client.Delete(p.Context(), &corev1.Secret{ObjectMeta: p.Meta("pulumi")})) // the Kustomization creates it
@@ -154,6 +171,7 @@ func TestKustomizationIsReadyWhenItsStackIsAndFailsAndEndsWithIt(t *testing.T) {
 	p.Expect(after.Generation).To(BeEquivalentTo(1))
 	p.Expect(p.Updates()).To(HaveLen(3), "one for each Stack")
 
+	p.waitsForUpdates(fleet)
 	p.isKnownToFlux(source)
 	p.failsFast(fleet)
 	p.endsWithItsStack()
@@ -165,6 +183,35 @@ func (p *fixture) stack(name string) *pulumiv1.Stack {
 	p.Get(name, stack)
 	p.Expect(statuscheck.Lint(p.Context(), stack)).To(Succeed())
 	return stack
+}
+
+// waitsForUpdates lets a Kustomization wait for an Update that succeeds, and for one that fails.
+func (p *fixture) waitsForUpdates(fleet *gitserver.Repository) {
+	p.Helper()
+	const beginning = "  healthCheckExprs:\n    - apiVersion: auto.pulumi.com/v1alpha1\n      kind: Update\n"
+	_, expressions, found := strings.Cut(p.document("guides/kustomizations.md"), beginning)
+	p.Expect(found).To(BeTrue())
+	expressions, _, _ = strings.Cut(expressions, "```\n")
+	run := func(name, stack string) {
+		p.commit(fleet, p.Name, gitserver.Files{"operations/update.yaml": "{apiVersion: auto.pulumi.com/v1alpha1, kind: Update, metadata: {name: " + name +
+			"}, spec: {workspaceName: untouched, type: refresh, requireStack: true, stackName: " + stack + "}}\n"})
+	}
+	run("works", "production")
+	p.apply(operations + beginning + expressions)
+	p.await(kustomizations, "operations", status.CurrentStatus)
+	update := &autov1alpha1.Update{}
+	p.Get("works", update)
+	p.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), update.Status.Message)
+
+	run("fails", "elsewhere")
+	var message string
+	p.Eventually(func() string {
+		state, reason, text := ready(p.object(kustomizations, "operations"))
+		message = text
+		return state + " " + reason
+	}).Should(Equal("False HealthCheckFailed"))
+	p.Expect(message).To(ContainSubstring("Update/" + p.Name + "/fails"))
+	p.Succeed(system.Client.Delete(p.Context(), p.object(kustomizations, "operations")))
 }
 
 // failsFast breaks the specification of the Stack, and repairs it.
