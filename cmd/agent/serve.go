@@ -24,12 +24,14 @@ const lockTimeout = 15 * time.Second
 
 // config is the command line of agent serve.
 type config struct {
-	listen      string
-	dir         string
-	workspace   string
-	localRoot   string
-	logLevel    slog.Level
-	idleTimeout time.Duration
+	listen    string
+	dir       string
+	workspace string
+	localRoot string
+	// sourceMounts are paths in the source to which something is mounted.
+	sourceMounts []string
+	logLevel     slog.Level
+	idleTimeout  time.Duration
 	// terminationGrace is the grace period of the pod; 0 when there is none.
 	terminationGrace time.Duration
 	limits           archive.Limits
@@ -47,6 +49,10 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	flags.StringVar(&c.dir, "dir", "", "Directory for all that outlives the agent; it belongs to one agent.")
 	flags.StringVar(&c.workspace, "workspace", ".", "Directory of programs that are not delivered.")
 	flags.StringVar(&c.localRoot, "local-root", "", "Root of programs that are not delivered and have an absolute directory; empty refuses those.")
+	flags.Func("source-mount", "A path in each source that leads to the same path in the directory mounts of --dir; may be repeated.", func(path string) error {
+		c.sourceMounts = append(c.sourceMounts, path)
+		return nil
+	})
 	flags.StringVar(&c.operation.Pulumi, "pulumi", "pulumi", "The pulumi CLI.")
 	flags.BoolVar(&c.operation.ExclusiveHost, "exclusive-host", false, "Nobody else runs pulumi under this host name.")
 	flags.DurationVar(&c.idleTimeout, "idle-timeout", 0, "Exit after this long without a call and without an operation; 0 means never.")
@@ -138,8 +144,8 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 	}
 	defer listener.Close()
 	agent, err := server.New(server.Options{
-		Dir: c.dir, Workspace: c.workspace, LocalRoot: c.localRoot, Runner: runner, Limits: c.limits, IdleTimeout: c.idleTimeout, Version: version, Log: log,
-		GRPC: access, TerminationGrace: c.terminationGrace,
+		Dir: c.dir, Workspace: c.workspace, LocalRoot: c.localRoot, SourceMounts: c.sourceMounts, Runner: runner, Limits: c.limits, Version: version, Log: log,
+		GRPC: access, IdleTimeout: c.idleTimeout, TerminationGrace: c.terminationGrace,
 	})
 	if err != nil {
 		return err

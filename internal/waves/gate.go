@@ -36,7 +36,7 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 	name, named := RolloutOf(stack)
 	last := stack.Status.LastUpdate
 	switch {
-	case !named, stack.Spec.Preview, !stack.DeletionTimestamp.IsZero():
+	case !named, stack.IsPreview(), !stack.DeletionTimestamp.IsZero():
 		return Verdict{Released: true}
 	case last != nil && commit != "" && last.LastAttemptedCommit == commit:
 		return Verdict{Released: true}

@@ -142,7 +142,7 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 	attempted := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAttemptedRevision, Digest: m.Has}
 	m.HasTarget = same(applied, target) && same(attempted, target)
 	switch {
-	case stack.Spec.Suspend || stack.Spec.Preview || !stack.DeletionTimestamp.IsZero():
+	case stack.Spec.Suspend || stack.IsPreview() || !stack.DeletionTimestamp.IsZero():
 		m.State = LeftOut
 	// That it is ready says nothing alone: it may be so with another revision.
 	case same(applied, target) && stack.Status.ObservedGeneration == stack.Generation && isReady(stack):

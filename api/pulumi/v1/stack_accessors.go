@@ -7,6 +7,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
 const (
@@ -145,6 +147,12 @@ func (in *Stack) GetUpdateHistoryLimit() int {
 func seconds(n int64) time.Duration {
 	const limit = int64(1<<63-1) / int64(time.Second)
 	return time.Duration(min(max(n, 0), limit)) * time.Second
+}
+
+// IsPreview reports whether the Stack only previews: it says so in its spec, or gives its Updates that type, as was usual before spec.preview.
+func (in *Stack) IsPreview() bool {
+	template := in.Spec.UpdateTemplate
+	return in.Spec.Preview || template != nil && template.Spec != nil && template.Spec.Type == autov1alpha1.UpdateTypePreview
 }
 
 // HasGitSource reports whether any field of a direct git source is set.

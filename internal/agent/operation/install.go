@@ -97,8 +97,12 @@ func (p *project) hasOwnPlugins() bool {
 }
 
 // needsInstall reports whether `pulumi install` has something to do. A Pulumi YAML program has no dependencies except packages. The operation
-// itself installs plugins that are named only in the program.
+// itself installs plugins that are named only in the program. A program that was compiled before has its dependencies in it, and an image for it
+// need not have the tools to compile it.
 func (p *project) needsInstall() bool {
+	if binary, _ := p.runtimeOptions["binary"].(string); binary != "" && p.Packages == nil {
+		return false
+	}
 	return p.runtime != "yaml" || p.Packages != nil || p.runtimeOptions["compiler"] != nil
 }
 

@@ -59,6 +59,14 @@ func TestInstallRunsOnlyWhenItsInputsChanged(t *testing.T) {
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up ")))
 }
 
+func TestCompiledProgramNeedsNoInstallation(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", "name: demo\nruntime: {name: go, options: {binary: ./app}}\n")
+	// There is no such program, so the operation fails; it has to get so far.
+	f.run(up)
+	f.Expect(f.processes()).NotTo(ContainElement(HavePrefix("install")))
+}
+
 func TestPluginThatCannotBeHadIsAFailedInstallation(t *testing.T) {
 	suite.Long(t, "further inputs of an operation")
 	f := newFixture(t)

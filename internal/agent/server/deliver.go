@@ -102,7 +102,7 @@ func (s *sources) receive(ctx context.Context, digest string, bring func() (*os.
 		return status.Errorf(codes.Internal, "prepare for the source: %v", err)
 	}
 	defer func() {
-		if removed := errors.Join(removeTree(s.root, incomingName), removeTree(s.root, oldName)); removed != nil {
+		if removed := errors.Join(removeTree(s.root, incomingName), s.discardOld()); removed != nil {
 			s.log.Warn("cannot remove what a push left behind", "error", removed.Error())
 		}
 	}()
@@ -113,6 +113,9 @@ func (s *sources) receive(ctx context.Context, digest string, bring func() (*os.
 	defer file.Close()
 	if err := s.unpack(ctx, file); err != nil {
 		return err
+	}
+	if err := s.linkMounts(); err != nil {
+		return status.Errorf(codes.InvalidArgument, "the source has no place for %v", err)
 	}
 	if !s.use() {
 		return agentpb.Refuse(agentpb.ReasonBusy, "an operation was started while the source arrived")

@@ -36,7 +36,7 @@ func (s *sources) linkWorkspace(request *agentpb.StartOperationRequest, project 
 	}
 	err := s.root.Symlink(programLink, name)
 	if errors.Is(err, fs.ErrExist) && !s.workspaceIsLink() {
-		s.log.Info("the workspace has files of its own, it does not lead to the program", "program", project)
+		s.log.Warn("the workspace has files of its own, which the program does not see", "program", project)
 		return
 	}
 	err = errors.Join(ignoreMissing(s.root.Remove(newLink)), s.root.Symlink(project, newLink), s.root.Rename(newLink, programLink))

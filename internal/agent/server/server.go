@@ -32,6 +32,9 @@ type Options struct {
 	Workspace string
 	// LocalRoot is the root of local sources with an absolute directory. If it is empty, such sources are refused.
 	LocalRoot string
+	// SourceMounts are relative paths at which each source has a link to the same path in Dir/mounts. Nothing can be mounted in the source
+	// itself, because it is replaced. None is in another one.
+	SourceMounts []string
 	// Runner runs pulumi.
 	Runner Runner
 	// Limits bound a source that is delivered.

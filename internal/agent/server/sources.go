@@ -27,6 +27,7 @@ const (
 	markerName   = "source.digest"
 	oldName      = "source.old"
 	incomingName = "incoming"
+	mountsName   = "mounts"
 	archiveFile  = incomingName + "/archive"
 	incomingTree = incomingName + "/tree"
 
@@ -37,9 +38,12 @@ const (
 
 // ownNames are all names that the agent uses in its directory. In a pod, the directory is a volume that contains other files as well.
 var ownNames = []string{
-	sourceName, markerName, linksName, oldName, incomingName, recordsName, lockName, homeName, programLink, newLink,
+	sourceName, markerName, linksName, oldName, incomingName, mountsName, recordsName, lockName, homeName, programLink, newLink,
 	markerName + file.TemporarySuffix, pushedPlan, incomingPlan,
 }
+
+// maxUnremovable is how many earlier sources that cannot be removed are kept.
+const maxUnremovable = 9
 
 // maxMarkerSize bounds what is read of the marker, in bytes.
 const maxMarkerSize = 1 << 10
@@ -54,6 +58,7 @@ type sources struct {
 	// shared is true if people use the workspace as well, see Shared.
 	shared bool
 	limits archive.Limits
+	mounts []string // see Options.SourceMounts
 
 	// inUse is held while an operation runs, and while the source is replaced.
 	inUse sync.Mutex
@@ -70,7 +75,7 @@ func openSources(root *os.Root, options *Options) (*sources, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the directory of the source: %w", err)
 	}
-	s := &sources{log: options.Log, root: root, dir: dir, limits: options.Limits.WithDefaults()}
+	s := &sources{log: options.Log, root: root, dir: dir, limits: options.Limits.WithDefaults(), mounts: options.SourceMounts}
 	if s.workspace, err = filepath.Abs(options.Workspace); err != nil {
 		return nil, fmt.Errorf("find the workspace: %w", err)
 	}
@@ -122,7 +127,7 @@ func (s *sources) swap(digest string) []func() error {
 		func() error {
 			return errors.Join(ignoreMissing(s.root.Remove(markerName)), ignoreMissing(s.root.Remove(linksName)))
 		},
-		func() error { return removeTree(s.root, oldName) },
+		s.discardOld,
 		func() error { return ignoreMissing(s.root.Rename(sourceName, oldName)) },
 		func() error {
 			return errors.Join(s.root.Rename(incomingTree, sourceName), ignoreMissing(s.root.Rename(incomingLinks, linksName)))
@@ -141,8 +146,45 @@ func (s *sources) tidy() error {
 		}
 		s.carryDependencies()
 	}
-	if err := errors.Join(removeTree(s.root, oldName), removeTree(s.root, incomingName)); err != nil {
+	if err := errors.Join(s.discardOld(), removeTree(s.root, incomingName)); err != nil {
 		return fmt.Errorf("remove the earlier source: %w", err)
+	}
+	return nil
+}
+
+// discardOld removes the earlier source. What cannot be removed, such as files that an init container wrote as root, is moved out of the
+// way, so that it prevents neither the next source nor the start of the agent.
+func (s *sources) discardOld() error {
+	err := removeTree(s.root, oldName)
+	for n := 1; err != nil && n <= maxUnremovable; n++ {
+		name := fmt.Sprint(oldName, ".", n)
+		if _, missing := s.root.Lstat(name); !errors.Is(missing, fs.ErrNotExist) {
+			continue
+		}
+		if moved := s.root.Rename(oldName, name); moved != nil {
+			return errors.Join(err, moved)
+		}
+		s.log.Warn("cannot remove the earlier source", "kept", name, "error", err.Error())
+		return nil
+	}
+	return err
+}
+
+// linkMounts makes the incoming tree lead to what is mounted for the source. A mount hides what the source has at its path.
+func (s *sources) linkMounts() error {
+	if len(s.mounts) == 0 {
+		return nil
+	}
+	tree, err := s.root.OpenRoot(incomingTree)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+	for _, name := range s.mounts {
+		err := errors.Join(tree.MkdirAll(path.Dir(name), 0o700), tree.RemoveAll(name), tree.Symlink(filepath.Join(s.dir, mountsName, name), name))
+		if err != nil {
+			return fmt.Errorf("what the pod mounts at %s: %w", name, file.WithoutPath(err))
+		}
 	}
 	return nil
 }

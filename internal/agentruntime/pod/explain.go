@@ -10,6 +10,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 	"github.com/stack-controller/stack-controller/internal/backoff"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
@@ -278,6 +279,9 @@ func explainCrash(pod *corev1.Pod, container *corev1.ContainerStatus, subject st
 		how = fmt.Sprintf("was ended by signal %d", ended.Signal)
 	}
 	message := fmt.Sprintf("%s %s and is started again (restarts: %d)", subject, how, container.RestartCount)
+	if podspec.ExpectsFiles(pod, container.Name) {
+		message += "; init containers run before the source of the program is in the pod"
+	}
 	if text := quote(ended.Message); text != "" {
 		message += "; last output:\n" + text
 	}

@@ -83,6 +83,10 @@ func TestStatusSaysInPlainWordsWhatIsWrong(t *testing.T) {
 		{"no such command", ended(1, corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: "no such file"}), autov1alpha1.ContainerCreationFailedReason, "cannot be started, trying again: no such file", true, false, false},
 		{"init container fails", initContainer(exited(1, "Error", "no source"), corev1.ContainerState{}), autov1alpha1.CrashLoopBackOffReason,
 			"init container bootstrap of pod app-workspace-0 ended with exit code 1 and is started again (restarts: 1); last output:\nno source", true, false, false},
+		{"init container of the user's fails", of(initContainer(exited(1, "Error", "no such file"), corev1.ContainerState{}), func(o *observation) {
+			o.pod.Status.InitContainerStatuses[0].Name = "generate"
+			o.pod.Spec.InitContainers = []corev1.Container{{Name: "generate", VolumeMounts: []corev1.VolumeMount{{Name: "share", MountPath: "/share"}}}}
+		}), autov1alpha1.CrashLoopBackOffReason, "init containers run before the source of the program is in the pod", true, false, false},
 		{"init container runs again", initContainer(running, exited(1, "Error", "no source")), autov1alpha1.CrashLoopBackOffReason, "no source", true, false, false},
 		{"init container done", initContainer(exited(0, "Completed", ""), corev1.ContainerState{}), autov1alpha1.InitializingReason, "is starting", false, false, true},
 		{"init container of another architecture", initContainer(exited(255, "Error", "exec /agent: exec format error"), corev1.ContainerState{}), autov1alpha1.ImageArchitectureMismatchReason, "image agent:v1 of init container bootstrap", true, false, false},

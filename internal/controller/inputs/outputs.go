@@ -89,7 +89,7 @@ func (r *Reader) output(ctx context.Context, from *autov1alpha1.StackOutput, use
 // willStoreOutputs reports whether a Stack whose outputs are not stored has some, or is about to have some. Nothing would end a wait for a
 // Stack that only previews, and one that is being deleted has no outputs soon.
 func willStoreOutputs(stack *pulumiv1.Stack) bool {
-	return stack.DeletionTimestamp.IsZero() && (stack.Status.Deployed || !stack.Spec.Preview)
+	return stack.DeletionTimestamp.IsZero() && (stack.Status.Deployed || !stack.IsPreview())
 }
 
 // table returns the outputs of the Stack, or why they are not stored.

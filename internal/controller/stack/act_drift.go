@@ -215,7 +215,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 	isNew := digest != drift.Digest
 	drift.Unconfirmed, drift.Digest, drift.Resources, drift.OmittedResources = "", digest, resources, omitted
 	reason, message := pulumiv1.DriftDetectedReason, describeDrift(drift)
-	switch correct := spec.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview && len(resources) > 0; {
+	switch correct := spec.Mode == pulumiv1.DriftModeCorrect && !stack.IsPreview() && len(resources) > 0; {
 	case correct && comesBack(drift):
 		reason = pulumiv1.DriftComesBackReason
 		message += fmt.Sprintf(". It came back after %d corrections and is no longer corrected: something else changes these resources. "+

@@ -98,7 +98,7 @@ func plannedOperation(d decision) pulumiv1.ApprovedOperation {
 func openPlan(o observation) *pulumiv1.PlanStatus {
 	plan, drift := o.stack.Status.Plan, o.stack.Status.Drift
 	switch {
-	case o.stack.Spec.Approval == nil, plan == nil, o.stack.Spec.Preview, plans.IsConcluded(plan):
+	case o.stack.Spec.Approval == nil, plan == nil, o.stack.IsPreview(), plans.IsConcluded(plan):
 		return nil
 	case plan.Operation == pulumiv1.ApprovedDestroy:
 		return nil

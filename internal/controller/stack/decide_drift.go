@@ -222,7 +222,7 @@ func correctsDrift(o observation) bool {
 // it must not touch what is ignored.
 func isCorrectable(stack *pulumiv1.Stack) bool {
 	spec, drift := stack.Spec.Drift, stack.Status.Drift
-	return spec != nil && spec.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview && len(drift.Resources) > 0 && !ignoresReported(spec, drift)
+	return spec != nil && spec.Mode == pulumiv1.DriftModeCorrect && !stack.IsPreview() && len(drift.Resources) > 0 && !ignoresReported(spec, drift)
 }
 
 // ignoresReported reports whether the rules of the spec are newer than the check, and ignore something that it reported.

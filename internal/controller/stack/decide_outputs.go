@@ -107,7 +107,7 @@ func writesOutputs(o observation) bool {
 // those of another one can.
 func needsOutputs(o observation) bool {
 	last := o.stack.Status.LastUpdate
-	if o.stack.Spec.Preview || o.stack.Status.OutputsNotStored != "" || last == nil || last.State != pulumiv1.StackUpdateSucceeded {
+	if o.stack.IsPreview() || o.stack.Status.OutputsNotStored != "" || last == nil || last.State != pulumiv1.StackUpdateSucceeded {
 		return false
 	}
 	writes := len(o.stack.Spec.Outputs) > 0 && (o.outputs.lost || o.outputs.source == nil && !outputsAreWritten(o))

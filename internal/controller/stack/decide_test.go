@@ -219,6 +219,9 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "a Secret that is gone, or not watched any longer, changes nothing", given: using(upToDate(), "a-1 b-1", "b-1"), action: actionReady},
 		{name: "nothing is watched any longer", given: using(upToDate(), "a-1", ""), action: actionReady},
 		{name: "a Secret that was not watched before is no change", given: using(upToDate(), "", "a-1"), action: actionReady},
+		{name: "a Stack whose Updates are previews previews", given: with(upToDate(), neverUpdated, func(o *observation) {
+			o.stack.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypePreview}}
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
 		{name: "a preview Stack previews a changed Secret", given: with(using(upToDate(), "a-1", "a-2"), previewing),
 			action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
 		{name: "a changed Secret does not wait for the backoff", given: using(failed(9, time.Second), "a-1", "a-2"), action: actionUpdate, fresh: true},

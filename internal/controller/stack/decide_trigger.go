@@ -135,7 +135,7 @@ func onlySourceCounts(stack *pulumiv1.Stack) bool {
 func decideOnInputs(o observation) decision {
 	last := o.stack.Status.LastUpdate
 	start := decision{action: actionUpdate, wake: byUpdate, kind: autov1alpha1.UpdateTypeUp, cause: pulumiv1.PlanForChange}
-	if o.stack.Spec.Preview {
+	if o.stack.IsPreview() {
 		start.kind = autov1alpha1.UpdateTypePreview
 	}
 	if last == nil {

@@ -27,6 +27,18 @@ type desired struct {
 	selection *artifact.Selection
 }
 
+// checkUpdateType refuses a type of Updates that the Stack would have to ignore: it decides itself when to run which operation.
+func checkUpdateType(stack *pulumiv1.Stack) error {
+	if stack.Spec.UpdateTemplate == nil || stack.Spec.UpdateTemplate.Spec == nil {
+		return nil
+	}
+	switch stack.Spec.UpdateTemplate.Spec.Type {
+	case "", autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypePreview:
+		return nil
+	}
+	return errors.New("spec.updateTemplate.spec.type: a Stack can have its Updates be up or preview only; make Updates of other types yourself")
+}
+
 // desire translates the spec into the Workspace. The options of Updates come from template.Options, which updateSpec uses. The error is for the user: only an edit of the spec can fix it.
 func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if stack.Spec.Stack == "" {
@@ -38,7 +50,7 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if err := windows.Check(stack.Spec.Windows); err != nil {
 		return nil, fmt.Errorf("spec.windows: %w", err)
 	}
-	if err := errors.Join(checkOutputs(stack), checkInputs(stack)); err != nil {
+	if err := errors.Join(checkOutputs(stack), checkInputs(stack), checkUpdateType(stack)); err != nil {
 		return nil, err
 	}
 	env, files, err := environmentOf(stack)

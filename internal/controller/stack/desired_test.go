@@ -93,6 +93,8 @@ func TestUnusableSpecIsRefusedWithItsPlace(t *testing.T) {
 		{"nothing named", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefSecret}}}, "needs the field secret"},
 		{"unknown type", pulumiv1.StackSpec{SecretRefs: map[string]pulumiv1.ResourceRef{"x": {Type: "Vault"}}}, `spec.secretsRef[x]: unknown type "Vault"`},
 		{"a key twice", pulumiv1.StackSpec{Config: map[string]apiextensionsv1.JSON{"a": {Raw: []byte("1")}}, Secrets: map[string]string{"a": "2"}}, `"a" is set in spec.config and in spec.secrets`},
+		{"an operation that is not the template's to choose", pulumiv1.StackSpec{UpdateTemplate: &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeDestroy}}},
+			"spec.updateTemplate.spec.type: "},
 		{"a path that leaves the source", pulumiv1.StackSpec{SourcePaths: []string{"ok", "../x"}}, `spec.sourcePaths: "../x" has ".." in it`},
 		{"a path that leaves the source, of a Program", pulumiv1.StackSpec{ProgramRef: &pulumiv1.ProgramReference{Name: "x"}, SourcePaths: []string{"/x"}}, "is absolute"},
 	} {

@@ -241,7 +241,7 @@ func (r *Reconciler) behindRevision(o *observation, item dependency, required *p
 	// Another artifact may have the name of the revision: the source includes another one, or the Program was created anew.
 	case required.Status.LastAppliedRevision == o.artifact.Revision && last.LastSuccessfulCommit == commitOf(o.artifact):
 		return nil
-	case last.Type == autov1alpha1.UpdateTypePreview && !o.stack.Spec.Preview:
+	case last.Type == autov1alpha1.UpdateTypePreview && !o.stack.IsPreview():
 		return &dependencyProblem{reason: item.reason,
 			message: fmt.Sprintf("%s %s only previews %s, and deploys nothing while its spec.preview is true", item.field, item.name, describeRevision(o.artifact))}
 	case last.LastAttemptedCommit == commitOf(o.artifact):

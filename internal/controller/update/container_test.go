@@ -87,6 +87,10 @@ func TestVariablesThatOnlyAContainerKnowsAreAskedOfTheAgent(t *testing.T) {
 			env:  []corev1.EnvVar{{Name: "IP", ValueFrom: podIP}, {Name: "IP", Value: "::1"}},
 			want: []*agentpb.EnvironmentVariable{text("IP", "::1")},
 		},
+		"what only the kubelet knows": {
+			env:  []corev1.EnvVar{{Name: "API", Value: "https://$(KUBERNETES_SERVICE_HOST)"}, {Name: "FILE", Value: "$(PULUMI_ENV)"}},
+			want: []*agentpb.EnvironmentVariable{asked("API"), asked("FILE")},
+		},
 		"a mixture with a Secret": {
 			env:     []corev1.EnvVar{{Name: "IP", ValueFrom: podIP}, {Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}, {Name: "URL", Value: "$(TOKEN)@$(IP)"}},
 			invalid: `environment variable "URL" of workspace "app" puts together`,

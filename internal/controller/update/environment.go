@@ -45,7 +45,7 @@ const (
 )
 
 // containerVariables are in every container with an agent, before those of the Workspace, which can refer to them.
-var containerVariables = []string{"POD_NAMESPACE", "POD_SA_NAME", "AGENT_MEMLIMIT"}
+var containerVariables = []string{"POD_NAMESPACE", "POD_SA_NAME", "AGENT_MEMLIMIT", "PULUMI_ENV"}
 
 // environment returns the variables of the Workspace with their values as they are now, sorted by name. The rules are those of
 // a container: envFrom first, a later entry wins over an earlier one, env wins over envFrom, and $(NAME) in a value of env
@@ -162,7 +162,7 @@ func (r *inputReader) add(ctx context.Context, variables map[string]variable, wo
 	var value variable
 	switch from := env.ValueFrom; {
 	case from == nil:
-		value, err = expand(env, variables)
+		value, err = r.expand(env, variables)
 		if err == nil && value.origin != fromWorkspace && value.live {
 			return inputs.Invalidf("environment variable %q of workspace %q puts together what only its pod knows and what comes from a Secret or ConfigMap: "+
 				"use two variables", env.Name, workspace.Name)
@@ -229,16 +229,18 @@ func (r *inputReader) podVariable(workspace *autov1alpha1.Workspace, env *corev1
 var variableReference = regexp.MustCompile(`\$\$|\$\(([^)]*)\)`)
 
 // expand replaces each $(NAME) by the value of the variable, if there is one. If any part of the result is secret, all of it is. If only
-// the container knows any part, the result is the value that the container has. The error is an *inputs.InvalidError when the inserted values are
+// the container knows any part, the result is the value that the container has: the kubelet knows variables, such as those of Services, that
+// are not in the Workspace. The error is an *inputs.InvalidError when the inserted values are
 // longer than a variable can be: each variable that refers twice to the one before doubles the length.
-func expand(env *corev1.EnvVar, variables map[string]variable) (variable, error) {
-	result, added := variable{}, 0
+func (r *inputReader) expand(env *corev1.EnvVar, variables map[string]variable) (variable, error) {
+	result, added, unknown := variable{}, 0, false
 	result.value = variableReference.ReplaceAllStringFunc(env.Value, func(match string) string {
 		if match == "$$" {
 			return "$"
 		}
 		reference, known := variables[match[len("$("):len(match)-len(")")]]
 		if !known {
+			unknown = true
 			return match
 		}
 		if added += len(reference.value); added > maxVariable {
@@ -253,6 +255,9 @@ func expand(env *corev1.EnvVar, variables map[string]variable) (variable, error)
 	})
 	if added > maxVariable {
 		return variable{}, tooLong(env.Name)
+	}
+	if unknown && r.pods && !result.live {
+		result.origin = fromContainer
 	}
 	return result, nil
 }

@@ -94,6 +94,10 @@ func TestLifecycleFieldsWork(t *testing.T) {
 			s.Expect(update.Spec.TTLAfterCompleted.Duration.String()).To(Equal("2h0m0s"))
 			ran("--parallel=3", "by a template")(s, stack)
 		}},
+		{field: "updateTemplate (a preview)", manifest: "files", patch: "{spec: {updateTemplate: {spec: {type: preview}}}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
+			wrote()(s, stack)
+			s.Expect(s.LastUpdate(stack).Spec.Type).To(Equal(autov1alpha1.UpdateTypePreview))
+		}},
 		{field: "expectNoRefreshChanges", manifest: "plain", patch: "{spec: {refresh: true, expectNoRefreshChanges: true}}", shows: ran("--preview-only", "--expect-no-changes")},
 		{field: "retryOnUpdateConflict", manifest: "plain", patch: "{spec: {retryOnUpdateConflict: true}}"},
 		{field: "initOnCreate", manifest: "plain", patch: "{spec: {initOnCreate: true}}"},
@@ -119,6 +123,8 @@ func TestMisusedLifecycleFieldsAreExplainedAndRecover(t *testing.T) {
 		{field: "workspaceTemplate (unknown field)", manifest: "plain", patch: "{spec: {workspaceTemplate: {spec: {imagee: x}}}}", refused: `spec.workspaceTemplate.spec.imagee`},
 		{field: "updateTemplate (refused by the API server)", manifest: "plain",
 			patch: "{spec: {updateTemplate: {metadata: {labels: {'not a label': x}}}}}", reason: pulumiv1.WorkspaceFailedReason, says: "not a label"},
+		{field: "updateTemplate (another operation)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {type: destroy}}}}",
+			reason: pulumiv1.SpecInvalidReason, says: "spec.updateTemplate.spec.type"},
 		{field: "updateTemplate (unknown field)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {parallels: 3}}}}", refused: `spec.updateTemplate.spec.parallels`},
 	})
 }
@@ -156,9 +162,6 @@ func TestOddCombinationsOfLifecycleFieldsAreHarmless(t *testing.T) {
 		{field: "resyncFrequencySeconds (negative)", manifest: "plain", patch: "{spec: {continueResyncOnCommitMatch: true, resyncFrequencySeconds: -1}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.staysSo("plain", func(now *pulumiv1.Stack) bool { return now.Status.LastUpdate.Name == stack.Status.LastUpdate.Name })
 			s.Expect(s.Updates()).To(HaveLen(1))
-		}},
-		{field: "updateTemplate (an operation of its own)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {type: carrot}}}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
-			s.Expect(s.LastUpdate(stack).Spec.Type).To(Equal(autov1alpha1.UpdateTypeUp))
 		}},
 		{field: "updateTemplate (a negative lifetime)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {ttlAfterCompleted: -1h}}}}", shows: func(s *fixture, stack *pulumiv1.Stack) {
 			s.Eventually(s.Updates).Should(BeEmpty())

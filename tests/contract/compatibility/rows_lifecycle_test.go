@@ -87,10 +87,14 @@ var lifecycleRows = []row{
 		misuses:    []string{lifecycleMisuse + "workspaceTemplate (refused by the API server)", lifecycleMisuse + "workspaceTemplate (unknown field)", lifecycleOdd + "workspaceTemplate (a name and a status of its own)", "pods.TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause/template-invalid"},
 		difference: "Only the labels and annotations of its metadata are used.", why: "The controller owns the other metadata.",
 	},
-	same("updateTemplate", "Is merged into the Updates.", lifecycleUse+"updateTemplate",
-		lifecycleMisuse+"updateTemplate (refused by the API server)", lifecycleMisuse+"updateTemplate (unknown field)",
-		lifecycleOdd+"updateTemplate (a negative lifetime)"),
 	{
+		field: "updateTemplate", operator: "Is merged into the Updates.",
+		uses: []string{lifecycleUse + "updateTemplate", lifecycleUse + "updateTemplate (a preview)"},
+		misuses: []string{lifecycleMisuse + "updateTemplate (refused by the API server)", lifecycleMisuse + "updateTemplate (unknown field)",
+			lifecycleMisuse + "updateTemplate (another operation)", lifecycleOdd + "updateTemplate (a negative lifetime)"},
+		difference: "`type` is `up` or `preview`, which is the same as `spec.preview`. With another one the Stack is Stalled.",
+		why:        "The Stack decides when it is refreshed and destroyed.",
+	}, {
 		field: "initOnCreate", operator: "A field of 1.x: creates the stack if it does not exist. Removed in 2.0.",
 		uses:       []string{lifecycleUse + "initOnCreate", "compatibility.TestStackOfTheOldVersionWorks"},
 		misuses:    []string{typed},

@@ -273,7 +273,7 @@ var nameRows = []row{
 	{
 		field: "init container `fetch`", operator: "Fetches the source.",
 		uses: []string{"podspec.TestObjectsAreThoseInTestdata"}, misuses: []string{"podspec.TestPodTemplatesThatAreTheUsersToDecide"},
-		difference: "Does not exist. A template that changes it is accepted.", why: "The controller sends the source to the pod.",
+		difference: "Does not exist. A template that changes it is accepted. Other init containers run once in a pod, before there is a source.", why: "The controller sends the source to the pod.",
 	},
 	same("labels `auto.pulumi.com/component` and `auto.pulumi.com/workspace-name`", "Set on the StatefulSet, the Service and the pod.",
 		"podspec.TestObjectsAreThoseInTestdata", "podspec.TestTheWorkspaceOfAnObjectIsFound"),

@@ -186,6 +186,8 @@ func checkMounts(mounts []corev1.VolumeMount, at *field.Path) field.ErrorList {
 		switch {
 		case path.Clean(mount.MountPath) == sharePath && !whole:
 			problems = append(problems, field.Forbidden(in, "the volume "+ShareVolume+" has to be there, as a whole and writable; to have it elsewhere, define a volume of that name"))
+		case path.Clean(mount.MountPath) == sourcePath:
+			problems = append(problems, field.Forbidden(in, "the agent replaces the directory with each revision; mount files in it, or define a volume named "+ShareVolume))
 		case isIn(mount.MountPath, agentPath), isIn(mount.MountPath, imagePath):
 			problems = append(problems, field.Forbidden(in, "it would hide the agent; choose another path"))
 		case isIn(mount.MountPath, RPCPath):

@@ -35,6 +35,8 @@ func TestPodTemplatesThatCanNeverWorkNameTheirField(t *testing.T) {
 			`spec.podTemplate.spec.containers[pulumi].volumeMounts[/share]`},
 		{"over the agent", `podTemplate: {spec: {containers: [{name: pulumi, volumeMounts: [{name: data, mountPath: /share/agent}]}]}}`,
 			`spec.podTemplate.spec.containers[pulumi].volumeMounts[/share/agent]`},
+		{"over the source", `podTemplate: {spec: {containers: [{name: pulumi, volumeMounts: [{name: data, mountPath: /share/source/}]}]}}`,
+			`spec.podTemplate.spec.containers[pulumi].volumeMounts[/share/source/]`},
 		{"over the identity", `podTemplate: {spec: {containers: [{name: pulumi, volumeMounts: [{name: data, mountPath: /var/run/secrets/stack-controller}]}]}}`,
 			`spec.podTemplate.spec.containers[pulumi].volumeMounts[/var/run/secrets/stack-controller]`},
 		{"over a part of the identity", `podTemplate: {spec: {containers: [{name: pulumi, volumeMounts: [{name: data, mountPath: /var/run/secrets/stack-controller/x}]}]}}`,
@@ -98,6 +100,7 @@ func usersToDecide() []struct{ name, spec string } {
 		{"root under baseline", `{securityProfile: baseline, podTemplate: {spec: {securityContext: {runAsUser: 0}}}}`},
 		{"resources for bootstrap", `podTemplate: {spec: {initContainers: [{name: bootstrap, resources: {limits: {cpu: "1"}}}]}}`},
 		{"the Pulumi Kubernetes Operator's fetch", `podTemplate: {spec: {initContainers: [{name: fetch, resources: {limits: {cpu: "1"}}}]}}`},
+		{"the Pulumi Kubernetes Operator's fetch from a mirror", `podTemplate: {spec: {initContainers: [{name: fetch, image: "mirror.example.com/pulumi-kubernetes-operator:v2.9.0"}]}}`},
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"path"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -106,6 +108,33 @@ func serveCommand(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, setti
 		command = append(command, "--exclusive-host")
 	}
 	return append(command, settings.AgentArgs...)
+}
+
+// moveSourceMounts moves mounts in the source to mountsPath. It returns the arguments that tell the agent where in the source they belong; a
+// mount in another one is there with that.
+func moveSourceMounts(mounts []corev1.VolumeMount) []string {
+	var moved []string
+	for i := range mounts {
+		if name := path.Clean(mounts[i].MountPath); isIn(name, sourcePath) {
+			moved = append(moved, strings.TrimPrefix(name, sourcePath+"/"))
+			mounts[i].MountPath = mountsPath + strings.TrimPrefix(name, sourcePath)
+		}
+	}
+	slices.Sort(moved)
+	var arguments []string
+	for n, name := range moved {
+		if !slices.ContainsFunc(moved[:n], func(outer string) bool { return isIn(name, outer) }) {
+			arguments = append(arguments, "--source-mount="+name)
+		}
+	}
+	return arguments
+}
+
+// ExpectsFiles reports whether the container is an init container of the user's that sees the volume of the source.
+func ExpectsFiles(pod *corev1.Pod, container string) bool {
+	return container != BootstrapContainerName && slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
+		return c.Name == container && slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == ShareVolume })
+	})
 }
 
 // podVariables returns the variables that tell programs where they run, and the agent how much memory its container requests.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -25,6 +26,11 @@ const (
 	sharePath = "/share"
 	// WorkspacePath is the directory of programs that are not delivered.
 	WorkspacePath = sharePath + "/workspace"
+
+	// sourcePath is the directory of the source that was delivered. The agent replaces it with each revision, so what users mount in it
+	// is mounted in mountsPath instead, to which links in the source lead.
+	sourcePath = sharePath + "/source"
+	mountsPath = sharePath + "/mounts"
 
 	// RPCVolume contains the agent's credentials for the controller and for the API server.
 	RPCVolume = "rpc"
@@ -52,8 +58,10 @@ const (
 	tokenLifetime = 3600
 	// unprivileged is user and group of pods with the restricted profile, as in the pulumi/pulumi:latest-nonroot image.
 	unprivileged = 1000
-	// fetchContainerName is an init container that the Pulumi Kubernetes Operator generates. Here nothing needs to be fetched.
+	// fetchContainerName is an init container that the Pulumi Kubernetes Operator generates, with the image operatorImage. Here nothing needs
+	// to be fetched.
 	fetchContainerName = "fetch"
+	operatorImage      = "pulumi-kubernetes-operator"
 )
 
 // podTemplate returns the whole template of the pod, except the hashes.
@@ -153,6 +161,9 @@ func mountCloudToken(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace) {
 func complete(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, settings Settings) {
 	pulumi := &spec.Containers[0] // the generated containers come first
 	pulumi.Command = serveCommand(spec, workspace, settings)
+	if workspace.Spec.Local == nil {
+		pulumi.Command = append(pulumi.Command, moveSourceMounts(pulumi.VolumeMounts)...)
+	}
 	requestResources(&pulumi.Resources)
 	pulumi.StartupProbe = cmp.Or(pulumi.StartupProbe, startupProbe())
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
@@ -181,7 +192,7 @@ func podSecurity(profile autov1alpha1.SecurityProfile) *corev1.PodSecurityContex
 }
 
 // restrict adds what the restricted profile requires of every container. It keeps the user's settings, and leaves out what contradicts
-// them: a privileged container cannot forbid privilege escalation.
+// them: a privileged container cannot forbid privilege escalation, and root without capabilities cannot prepare a volume.
 func restrict(container *corev1.Container) {
 	container.SecurityContext = cmp.Or(container.SecurityContext, &corev1.SecurityContext{})
 	security := container.SecurityContext
@@ -189,6 +200,9 @@ func restrict(container *corev1.Container) {
 		return
 	}
 	security.AllowPrivilegeEscalation = cmp.Or(security.AllowPrivilegeEscalation, new(false))
+	if security.RunAsUser != nil && *security.RunAsUser == 0 {
+		return
+	}
 	security.Capabilities = cmp.Or(security.Capabilities, &corev1.Capabilities{})
 	if len(security.Capabilities.Drop) == 0 {
 		security.Capabilities.Drop = []corev1.Capability{"ALL"}
@@ -201,7 +215,8 @@ func adapt(custom *corev1.PodSpec) {
 	custom.ServiceAccountName = cmp.Or(custom.ServiceAccountName, custom.DeprecatedServiceAccount)
 	custom.DeprecatedServiceAccount = ""
 	custom.InitContainers = slices.DeleteFunc(custom.InitContainers, func(container corev1.Container) bool {
-		return container.Name == fetchContainerName && container.Image == ""
+		return container.Name == fetchContainerName && len(container.Command) == 0 &&
+			(container.Image == "" || strings.Contains(path.Base(container.Image), operatorImage))
 	})
 }
 

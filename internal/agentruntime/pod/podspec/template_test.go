@@ -1,6 +1,8 @@
 package podspec
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -98,6 +100,47 @@ func TestTheAgentKnowsThePodItRunsIn(t *testing.T) {
 			g.Expect(command).NotTo(ContainElement(tt.not))
 		})
 	}
+}
+
+func TestMountsInTheSourceAreMovedAndTheAgentKnowsTheirPlace(t *testing.T) {
+	g := NewWithT(t)
+	const template = `podTemplate: {spec: {volumes: [{name: a, emptyDir: {}}], containers: [{name: pulumi, volumeMounts: [
+		{name: a, mountPath: /share/source/app/inner/}, {name: a, mountPath: /share/source/key.json, subPath: key.json}, {name: a, mountPath: /share/source/app},
+		{name: a, mountPath: /share/sources}]}]}}`
+	arguments := func(pod corev1.PodSpec) []string {
+		return slices.DeleteFunc(pod.Containers[0].Command, func(argument string) bool { return !strings.HasPrefix(argument, "--source-mount") })
+	}
+	pod := podOfSpec(t, template)
+	g.Expect(names(pod.Containers[0].VolumeMounts, pathOfMount)).To(ContainElements("/share/mounts/app/inner", "/share/mounts/key.json", "/share/mounts/app", "/share/sources"))
+	g.Expect(arguments(pod)).To(Equal([]string{"--source-mount=app", "--source-mount=key.json"}), "what is mounted in another mount is there with it")
+
+	pod = podOfSpec(t, `{local: {dir: /share/source/app}, `+template+`}`)
+	g.Expect(names(pod.Containers[0].VolumeMounts, pathOfMount)).To(ContainElement("/share/source/app"), "nothing is delivered to this Workspace")
+	g.Expect(arguments(pod)).To(BeEmpty())
+}
+
+func TestInitContainersOfTheOperatorAreLeftOutAndOthersKept(t *testing.T) {
+	for _, tt := range []struct {
+		container string
+		kept      bool
+	}{
+		{`{name: fetch, resources: {limits: {cpu: "1"}}}`, false},
+		{`{name: fetch, image: "mirror.example.com/a/pulumi-kubernetes-operator@sha256:0"}`, false},
+		{`{name: fetch, image: "example.com/fetcher"}`, true},
+		{`{name: fetch, image: "example.com/pulumi-kubernetes-operator", command: [sh]}`, true},
+	} {
+		pod := podOfSpec(t, `podTemplate: {spec: {initContainers: [`+tt.container+`]}}`)
+		NewWithT(t).Expect(slices.Contains(names(pod.InitContainers, nameOfContainer), "fetch")).To(Equal(tt.kept), tt.container)
+	}
+}
+
+func TestRootKeepsItsCapabilities(t *testing.T) {
+	g := NewWithT(t)
+	pod := podOfSpec(t, `{securityProfile: restricted, podTemplate: {spec: {initContainers: [
+		{name: chown, image: x, securityContext: {runAsUser: 0, runAsNonRoot: false}}, {name: other, image: x}]}}}`)
+	g.Expect(pod.InitContainers[1].SecurityContext.Capabilities).To(BeNil())
+	g.Expect(pod.InitContainers[1].SecurityContext.AllowPrivilegeEscalation).To(HaveValue(BeFalse()))
+	g.Expect(pod.InitContainers[2].SecurityContext.Capabilities.Drop).To(ConsistOf(corev1.Capability("ALL")))
 }
 
 func TestLittleIsRequestedOfWhatNothingIsSaidAbout(t *testing.T) {
