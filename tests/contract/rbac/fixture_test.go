@@ -167,10 +167,10 @@ func (p *fixture) newApproval() {
 	p.create(approval)
 }
 
-// newRollout creates a StackRollout.
+// newRollout creates a StackRollout. Its source is a Program: the rows of Flux's kinds need kinds that the controller does not watch yet.
 func (p *fixture) newRollout() {
 	rollout := &autov1alpha1.StackRollout{Spec: autov1alpha1.StackRolloutSpec{
-		SourceRef: autov1alpha1.RolloutSource{Kind: "GitRepository", Name: "source"}, Waves: []autov1alpha1.RolloutWave{{Name: "all"}},
+		SourceRef: autov1alpha1.RolloutSource{Kind: "Program", Name: "source"}, Waves: []autov1alpha1.RolloutWave{{Name: "all"}},
 	}}
 	rollout.Name = "app"
 	p.create(rollout)
