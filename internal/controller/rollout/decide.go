@@ -331,28 +331,6 @@ func (w *walk) settle() {
 	}
 }
 
-// readApprovals finds what was decided about the target. A rejection overrides all promotions.
-func (w *walk) readApprovals() {
-	w.status.Rejected = ""
-	for _, approval := range w.approvals {
-		switch {
-		case !waves.Same(w.status.Target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: approval.Revision}):
-		case approval.Decision == autov1alpha1.ApprovalReject && w.rejectedBy != "" && w.rejectedBy < approval.By:
-			// The cache has them in no order.
-		case approval.Decision == autov1alpha1.ApprovalReject:
-			w.rejectedBy, w.status.Rejected = approval.By, w.status.Target.Revision
-			w.rejection = fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, w.status.Target.Revision)
-		case approval.Wave == "":
-			w.promotesAll = true
-		default:
-			w.promoted = append(w.promoted, approval.Wave)
-		}
-	}
-	if w.rejectedBy != "" && w.initial.Rejected != w.status.Rejected {
-		w.events = append(w.events, announcement{reason: autov1alpha1.RevisionRejectedReason, message: w.rejection, warning: true, verdict: true})
-	}
-}
-
 // readWindows evaluates the windows of the StackRollout.
 func (w *walk) readWindows() (err error) {
 	if w.window, err = windows.At(w.spec.Windows, w.now); err != nil {
@@ -370,12 +348,6 @@ func (w *walk) pause() {
 		w.window = windows.State{Open: true}
 	}
 	w.status.Paused = w.rejectedBy != "" || w.spec.Suspend || !w.window.Open
-}
-
-// needsPromotion reports whether the wave has to be promoted first.
-func (w *walk) needsPromotion(wave int) bool {
-	entry := &w.spec.Waves[wave]
-	return entry.Promotion == autov1alpha1.PromoteManual && !w.promotesAll && !slices.Contains(w.promoted, entry.Name)
 }
 
 // describe chooses the conditions.
@@ -399,12 +371,7 @@ func (w *walk) describe(open openWave) {
 	case open.index == len(w.byWave):
 		w.reason, w.complete = autov1alpha1.RolloutCompleteReason, true
 		w.message = fmt.Sprintf("all waves are complete: %s Stacks have %s", w.status.Done, revision)
-		isNew := w.status.Stable == nil || !waves.SameArtifact(*w.status.Stable, w.status.Target.RolloutRevision)
-		w.status.Stable = w.status.Target.RolloutRevision.DeepCopy()
-		if isNew || w.status.Halted != "" {
-			w.announceVerdict(false)
-		}
-		w.status.Halted = ""
+		w.setStable(open)
 	case w.spec.Suspend:
 		w.reason, w.message, w.wake = autov1alpha1.RolloutSuspendedReason, "suspended: no other Stack gets "+revision, byEdit
 	case open.soaks:

@@ -41,7 +41,7 @@ type walker struct {
 	late   bool
 	// requires is the Stack that each Stack depends on; -1 for none.
 	requires []int
-	// byHand is true for those that an annotation lets have the revision, and complete for revisions that all Stacks have had: new ones begin with them.
+	// byHand is true for those that an annotation lets have the revision, and complete for revisions that all Stacks, and at least one, have had: new ones begin with them.
 	byHand   []map[string]bool
 	complete map[string]bool
 	// steps is what happened, and broken the promises that do not hold.
@@ -244,7 +244,9 @@ func (w *walker) reconcile() {
 	if d.after > 0 {
 		w.due = w.now.Add(d.after)
 	}
-	if d.complete {
+	if d.complete && slices.ContainsFunc(w.stacks, func(stack *pulumiv1.Stack) bool {
+		return !stack.Spec.Suspend && stack.Status.LastAppliedRevision == revision(w.target()).Revision
+	}) {
 		w.complete[w.target()] = true
 	}
 	w.promise(d.wake != "", "the decision %s names no waker", d.reason)
@@ -363,6 +365,7 @@ func (w *walker) options() map[string]func() {
 			w.rollout.Status, w.woken = autov1alpha1.StackRolloutStatus{}, true
 		},
 	}
+	maps.Copy(all, w.otherOptions())
 	if len(w.contents) < 6 {
 		had := w.contents[w.offered()]
 		all["commit"] = func() { w.commit(func(_ int, letter string) string { return letter }) }

@@ -1,0 +1,51 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/waves"
+)
+
+// readApprovals finds what was decided about the target. A rejection overrides all promotions.
+func (w *walk) readApprovals() {
+	w.status.Rejected = ""
+	for _, approval := range w.approvals {
+		switch {
+		case !waves.Same(w.status.Target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: approval.Revision}):
+		case approval.Decision == autov1alpha1.ApprovalReject && w.rejectedBy != "" && w.rejectedBy < approval.By:
+			// The cache has them in no order.
+		case approval.Decision == autov1alpha1.ApprovalReject:
+			w.rejectedBy, w.status.Rejected = approval.By, w.status.Target.Revision
+			w.rejection = fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, w.status.Target.Revision)
+		case approval.Wave == "":
+			w.promotesAll = true
+		default:
+			w.promoted = append(w.promoted, approval.Wave)
+		}
+	}
+	if w.rejectedBy != "" && w.initial.Rejected != w.status.Rejected {
+		w.events = append(w.events, announcement{reason: autov1alpha1.RevisionRejectedReason, message: w.rejection, warning: true, verdict: true})
+	}
+}
+
+// needsPromotion reports whether the wave has to be promoted first.
+func (w *walk) needsPromotion(wave int) bool {
+	entry := &w.spec.Waves[wave]
+	return entry.Promotion == autov1alpha1.PromoteManual && !w.promotesAll && !slices.Contains(w.promoted, entry.Name)
+}
+
+// setStable makes the target what new Stacks begin with, and says so. One that no Stack has, because there are none or all are left out, was not tried by
+// anybody: whoever comes then begins wave by wave.
+func (w *walk) setStable(open openWave) {
+	if open.done == 0 {
+		return
+	}
+	isNew := w.status.Stable == nil || !waves.SameArtifact(*w.status.Stable, w.status.Target.RolloutRevision)
+	w.status.Stable = w.status.Target.RolloutRevision.DeepCopy()
+	if isNew || w.status.Halted != "" {
+		w.announceVerdict(false)
+	}
+	w.status.Halted = ""
+}
