@@ -331,7 +331,8 @@ type StackRolloutStatus struct {
 	// +optional
 	Target *RolloutTarget `json:"target,omitempty"`
 
-	// Stable is the last target that reached all Stacks. New Stacks start with it.
+	// Stable is the last target that reached all Stacks, and at least one. New Stacks start with it, unless it was rejected since: then it has
+	// no digest.
 	// +optional
 	Stable *RolloutRevision `json:"stable,omitempty"`
 

@@ -8,10 +8,15 @@ import (
 	"github.com/stack-controller/stack-controller/internal/waves"
 )
 
-// readApprovals finds what was decided about the target. A rejection overrides all promotions.
+// readApprovals finds what was decided about the target. A rejection overrides all promotions. What was rejected after it had reached all Stacks
+// is not what new Stacks begin with, also when another commit comes: without its digest, nobody does.
 func (w *walk) readApprovals() {
 	w.status.Rejected = ""
 	for _, approval := range w.approvals {
+		if stable := w.status.Stable; stable != nil && approval.Decision == autov1alpha1.ApprovalReject &&
+			waves.Same(*stable, autov1alpha1.RolloutRevision{Revision: approval.Revision}) {
+			stable.Digest = ""
+		}
 		switch {
 		case !waves.Same(w.status.Target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: approval.Revision}):
 		case approval.Decision == autov1alpha1.ApprovalReject && w.rejectedBy != "" && w.rejectedBy < approval.By:
@@ -36,10 +41,10 @@ func (w *walk) needsPromotion(wave int) bool {
 	return entry.Promotion == autov1alpha1.PromoteManual && !w.promotesAll && !slices.Contains(w.promoted, entry.Name)
 }
 
-// setStable makes the target what new Stacks begin with, and says so. One that no Stack has, because there are none or all are left out, was not tried by
-// anybody: whoever comes then begins wave by wave.
+// setStable makes the target what new Stacks begin with, and says so. One that no Stack has, because there are none or all are left out, was not
+// tried by anybody: whoever comes then begins wave by wave. Nor is one that was rejected.
 func (w *walk) setStable(open openWave) {
-	if open.done == 0 {
+	if open.done == 0 || w.rejectedBy != "" {
 		return
 	}
 	isNew := w.status.Stable == nil || !waves.SameArtifact(*w.status.Stable, w.status.Target.RolloutRevision)

@@ -45,3 +45,52 @@ func TestRevisionThatNobodyHasIsNotStable(t *testing.T) {
 		})
 	}
 }
+
+// TestNewStackDoesNotBeginWithWhatWasRejected: also not after another commit came, while its own source has the rejected one.
+func TestNewStackDoesNotBeginWithWhatWasRejected(t *testing.T) {
+	f := newFleet(t)
+	f.offers("b")
+	f.finish("b")
+	added := f.add("added", false)
+	added.Status = pulumiv1.StackStatus{}
+	released := func() bool {
+		return waves.Release(added, f.rollout, revision("b"), revision("b").Digest, nil).Released
+	}
+	f.Expect(released()).To(BeTrue())
+	f.stacks = f.stacks[:8]
+	f.events = nil
+	f.approve(autov1alpha1.ApprovalReject, "", "b")
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutCompleteReason))
+	f.Expect(released()).To(BeFalse())
+	f.Expect(waves.Beginning(&f.rollout.Status)).To(BeNil())
+	f.decide()
+	f.Expect(f.events).To(Equal([]string{autov1alpha1.RevisionRejectedReason}))
+
+	// The history is not forgotten: what a Stack fails with that was broken before stops nobody.
+	f.stacks[0].Status.LastUpdate.LastSuccessfulCommit = revision("0").Digest
+	f.offers("c")
+	fail(f.stacks[0], "c")
+	f.decide()
+	f.Expect(released()).To(BeFalse())
+	f.Expect(f.last.failed).To(BeFalse())
+	f.finish("c")
+	f.Expect(waves.Beginning(&f.rollout.Status)).To(HaveValue(Equal(revision("c"))))
+}
+
+// TestRejectedRevisionIsNotStableWhenThoseThatWaitAreSuspended: then all waves are complete.
+func TestRejectedRevisionIsNotStableWhenThoseThatWaitAreSuspended(t *testing.T) {
+	f := newFleet(t)
+	f.offers("b")
+	for _, stack := range f.turns() {
+		succeed(stack, "b")
+	}
+	f.approve(autov1alpha1.ApprovalReject, "", "b")
+	f.decide()
+	for _, stack := range f.stacks[3:] {
+		stack.Spec.Suspend = true
+	}
+	f.decide()
+	f.Expect(f.last.complete).To(BeTrue())
+	f.Expect(waves.Beginning(&f.rollout.Status)).To(HaveValue(Equal(revision("a"))))
+}

@@ -1,6 +1,12 @@
 package rollout
 
-import pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+import (
+	"maps"
+	"slices"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
 
 // otherOptions are what can happen besides to what is decided about the target, and to what new Stacks begin with.
 func (w *walker) otherOptions() map[string]func() {
@@ -12,4 +18,27 @@ func (w *walker) otherOptions() map[string]func() {
 			}
 		},
 	}
+}
+
+// forgetRejected removes the revisions that somebody has rejected from those that new Stacks begin with.
+func (w *walker) forgetRejected() {
+	maps.DeleteFunc(w.complete, func(letter string, _ bool) bool {
+		return slices.ContainsFunc(w.approvals, func(approval autov1alpha1.ApprovalSpec) bool {
+			return approval.Decision == autov1alpha1.ApprovalReject && approval.Revision == revision(letter).Revision
+		})
+	})
+}
+
+// decidedAbout reports whether an Approval that counts decides so about the target.
+func (w *walker) decidedAbout(decision autov1alpha1.ApprovalDecision) bool {
+	return slices.ContainsFunc(w.approvals, func(approval autov1alpha1.ApprovalSpec) bool {
+		return approval.Decision == decision && approval.Revision == revision(w.target()).Revision
+	})
+}
+
+// promoted reports whether an Approval that counts promotes the wave, or all waves if it is empty.
+func (w *walker) promoted(wave string) bool {
+	return slices.ContainsFunc(w.approvals, func(approval autov1alpha1.ApprovalSpec) bool {
+		return approval.Decision == autov1alpha1.ApprovalApprove && approval.Revision == revision(w.target()).Revision && approval.Wave == wave
+	})
 }

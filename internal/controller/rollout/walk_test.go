@@ -44,6 +44,8 @@ type walker struct {
 	// byHand is true for those that an annotation lets have the revision, and complete for revisions that all Stacks, and at least one, have had: new ones begin with them.
 	byHand   []map[string]bool
 	complete map[string]bool
+	// completeBefore is what complete was before the last decision, and begins what whoever acts now sees.
+	completeBefore, begins map[string]bool
 	// steps is what happened, and broken the promises that do not hold.
 	steps, broken []string
 }
@@ -155,6 +157,9 @@ func (w *walker) commit(content func(stack int, letter string) string) {
 // act does what the Stack controller does with a Stack that is not being updated, and that sees the StackRollout so.
 func (w *walker) act(i int, rollout *autov1alpha1.StackRollout) {
 	stack, offer := w.stacks[i], w.offered()
+	if w.begins = w.complete; rollout != w.rollout {
+		w.begins = w.completeBefore
+	}
 	if w.running[i] != "" || stack.Spec.Suspend {
 		return
 	}
@@ -199,7 +204,7 @@ func succeededWith(stack *pulumiv1.Stack, letter string) bool {
 func (w *walker) run(i int, letter string) {
 	stack := w.stacks[i]
 	has := letterOf(stack)
-	begins := has == "" && w.complete[letter]
+	begins := has == "" && w.begins[letter]
 	w.promise(letter == has || w.released[i][letter] || w.byHand[i][letter] || begins, "%s has %s and runs %s, which was never released to it", stack.Name, has, letter)
 	w.running[i] = letter
 	count := 0
@@ -238,6 +243,7 @@ func (w *walker) reconcile() {
 	}
 	w.before = w.rollout.DeepCopy()
 	before := &w.before.Status
+	w.completeBefore = maps.Clone(w.complete)
 	d := w.decide()
 	w.woken, w.due = false, time.Time{}
 	w.promise(w.target() == w.offered(), "the target is %s, and the source offers %s", w.target(), w.offered())
@@ -249,6 +255,7 @@ func (w *walker) reconcile() {
 	}) {
 		w.complete[w.target()] = true
 	}
+	w.forgetRejected()
 	w.promise(d.wake != "", "the decision %s names no waker", d.reason)
 	w.promise(d.wake != byTime || d.after > 0, "the decision %s waits for no time", d.reason)
 	target := w.target()
@@ -266,13 +273,6 @@ func (w *walker) reconcile() {
 		}
 	}
 	w.promise(len(w.rollout.Status.Turns)-drifted <= int(w.rollout.Spec.MaxConcurrent.IntVal), "%d turns", len(w.rollout.Status.Turns))
-}
-
-// decidedAbout reports whether an Approval that counts decides so about the target.
-func (w *walker) decidedAbout(decision autov1alpha1.ApprovalDecision) bool {
-	return slices.ContainsFunc(w.approvals, func(approval autov1alpha1.ApprovalSpec) bool {
-		return approval.Decision == decision && approval.Revision == revision(w.target()).Revision
-	})
 }
 
 // judgeTurn checks that the Stack may get a turn.
@@ -325,13 +325,6 @@ func (w *walker) fails(i int, letter string) bool {
 		return true
 	}
 	return w.requires[i] >= 0 && has != letter && !w.stacks[w.requires[i]].Spec.Suspend && w.fails(w.requires[i], letter)
-}
-
-// promoted reports whether an Approval that counts promotes the wave, or all waves if it is empty.
-func (w *walker) promoted(wave string) bool {
-	return slices.ContainsFunc(w.approvals, func(approval autov1alpha1.ApprovalSpec) bool {
-		return approval.Decision == autov1alpha1.ApprovalApprove && approval.Revision == revision(w.target()).Revision && approval.Wave == wave
-	})
 }
 
 // isOpen reports whether the windows of the StackRollout allow updates.
