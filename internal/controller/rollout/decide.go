@@ -277,7 +277,8 @@ func (w *walk) waveNamed(name string) *autov1alpha1.RolloutWaveStatus {
 	return nil
 }
 
-// assign finds the wave of each Stack. The status gets an entry for each wave, with what the entry of that name had.
+// assign finds the wave of each Stack. The status gets an entry for each wave, with what the entry of that name had. A wave that has none may have
+// another name by now: it goes on with the soak of one that is gone, and soaks since its last update to the target.
 func (w *walk) assign() error {
 	entries, orders := make([]autov1alpha1.RolloutWaveStatus, len(w.spec.Waves)), make([]*int64, len(w.spec.Waves))
 	for i := range entries {
@@ -289,7 +290,7 @@ func (w *walk) assign() error {
 			}
 		}
 	}
-	lost := len(w.status.Waves) == 0
+	lost, isNew := len(w.status.Waves) == 0, w.inheritSoak(entries)
 	w.status.Waves = entries
 	target := w.status.Target
 	if err := waves.Assign(w.members, w.spec.Waves, cmp.Or(target.Digest, target.Revision), orders); err != nil {
@@ -300,9 +301,12 @@ func (w *walk) assign() error {
 	for _, m := range w.members {
 		w.byWave[m.Wave] = append(w.byWave[m.Wave], m)
 		w.byName[m.NamespacedName] = m
-		if lost && m.State == waves.Updated {
-			// The status was lost, or is new: when the wave began to soak is not known.
+		switch {
+		case m.State != waves.Updated:
+		case lost: // or it is new: when the wave began to soak is not known
 			entries[m.Wave].SoakingSince = new(w.time())
+		case isNew[m.Wave]:
+			w.soakSince(&entries[m.Wave], m.Ended)
 		}
 	}
 	for i := range entries {
@@ -311,6 +315,20 @@ func (w *walk) assign() error {
 		}
 	}
 	return nil
+}
+
+// inheritSoak returns which of the waves had no entry, and lets them soak since the latest time of those that are gone.
+func (w *walk) inheritSoak(entries []autov1alpha1.RolloutWaveStatus) (isNew []bool) {
+	for i := range entries {
+		isNew = append(isNew, w.waveNamed(entries[i].Name) == nil)
+		for _, had := range w.status.Waves {
+			isThere := slices.ContainsFunc(entries, func(entry autov1alpha1.RolloutWaveStatus) bool { return entry.Name == had.Name })
+			if isNew[i] && !isThere && had.SoakingSince != nil {
+				w.soakSince(&entries[i], had.SoakingSince.Time)
+			}
+		}
+	}
+	return isNew
 }
 
 // settle lets a Stack that has the target and is not ready count as done, unless it has a turn: then it was updated just now, and is waited for.

@@ -11,6 +11,10 @@ import (
 // otherOptions are what can happen besides to what is decided about the target, and to what new Stacks begin with.
 func (w *walker) otherOptions() map[string]func() {
 	return map[string]func(){
+		"the first wave gets another name": func() {
+			w.rollout.Spec.Waves[0].Name += "+"
+			w.woken = true
+		},
 		"all are suspended": func() {
 			for i, stack := range w.stacks {
 				w.change(i, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = true })
