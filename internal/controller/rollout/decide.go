@@ -64,7 +64,8 @@ type observation struct {
 	members []*waves.Member
 	// observeAgain returns the members as they are with another status. It is pure: it looks at the same Stacks.
 	observeAgain func(*autov1alpha1.StackRolloutStatus) []*waves.Member
-	// approvals are the decisions about the StackRollout that count, also those about earlier revisions.
+	// approvals are the decisions about the StackRollout that count, also those about earlier revisions. The digest of one is that of the target that
+	// it was accepted for; empty when that is not known.
 	approvals []autov1alpha1.ApprovalSpec
 	// hours evaluates the windows of a Stack.
 	hours func(*waves.Member) windows.State

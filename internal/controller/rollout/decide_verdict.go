@@ -12,25 +12,35 @@ import (
 // is not what new Stacks begin with, also when another commit comes: without its digest, nobody does.
 func (w *walk) readApprovals() {
 	w.status.Rejected = ""
+	target, isNamed := w.status.Target.RolloutRevision, false
 	for _, approval := range w.approvals {
-		if stable := w.status.Stable; stable != nil && approval.Decision == autov1alpha1.ApprovalReject &&
-			waves.Same(*stable, autov1alpha1.RolloutRevision{Revision: approval.Revision}) {
+		about := autov1alpha1.RolloutRevision{Revision: approval.Revision, Digest: approval.Digest}
+		isRejection := approval.Decision == autov1alpha1.ApprovalReject
+		if stable := w.status.Stable; stable != nil && isRejection && waves.Same(*stable, about) {
 			stable.Digest = ""
 		}
 		switch {
-		case !waves.Same(w.status.Target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: approval.Revision}):
-		case approval.Decision == autov1alpha1.ApprovalReject && w.rejectedBy != "" && w.rejectedBy < approval.By:
-			// The cache has them in no order.
-		case approval.Decision == autov1alpha1.ApprovalReject:
-			w.rejectedBy, w.status.Rejected = approval.By, w.status.Target.Revision
-			w.rejection = fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, w.status.Target.Revision)
+		case !waves.Same(target, about):
+		case isRejection:
+			isNamed = isNamed || waves.Same(target, autov1alpha1.RolloutRevision{Revision: approval.Revision})
+			if w.rejectedBy == "" || approval.By < w.rejectedBy { // the cache has them in no order
+				w.rejectedBy = approval.By
+			}
 		case approval.Wave == "":
 			w.promotesAll = true
 		default:
 			w.promoted = append(w.promoted, approval.Wave)
 		}
 	}
-	if w.rejectedBy != "" && w.initial.Rejected != w.status.Rejected {
+	if w.rejectedBy == "" {
+		return
+	}
+	what := target.Revision
+	if !isNamed {
+		what = "the content of " + what
+	}
+	w.status.Rejected, w.rejection = target.Revision, fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, what)
+	if w.initial.Rejected != w.status.Rejected {
 		w.events = append(w.events, announcement{reason: autov1alpha1.RevisionRejectedReason, message: w.rejection, warning: true, verdict: true})
 	}
 }
