@@ -205,6 +205,24 @@ func Same(a, b autov1alpha1.RolloutRevision) bool {
 	return a.Revision != "" && sum == other && (isSum || a.Digest == "" || b.Digest == "")
 }
 
+// isNameOfTarget reports whether the target has the name, or had it before the same content was published under another one: such names are the
+// newest of the earlier targets.
+func isNameOfTarget(name string, status *autov1alpha1.StackRolloutStatus) bool {
+	named, target := autov1alpha1.RolloutRevision{Revision: name}, status.Target.RolloutRevision
+	if Same(named, target) {
+		return true
+	}
+	for _, earlier := range status.Earlier {
+		if target.Digest == "" || earlier.Digest != target.Digest {
+			return false
+		}
+		if Same(named, earlier) {
+			return true
+		}
+	}
+	return false
+}
+
 // SameArtifact is Same for two revisions of one source object. Two artifacts of one revision may have other content, because the source includes
 // another one, or because its spec.ignore was edited: so digests decide, where both are known.
 func SameArtifact(a, b autov1alpha1.RolloutRevision) bool {

@@ -336,7 +336,7 @@ type StackRolloutStatus struct {
 	// +optional
 	Stable *RolloutRevision `json:"stable,omitempty"`
 
-	// Earlier are the targets before, the newest first: ten, and older ones that Stacks still have, at most fifty.
+	// Earlier are the targets before, and other names that the target had, the newest first: ten, and older ones that Stacks still have, at most fifty.
 	// +listType=atomic
 	// +optional
 	Earlier []RolloutRevision `json:"earlier,omitempty"`

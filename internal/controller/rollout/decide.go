@@ -192,8 +192,13 @@ func (w *walk) followSource() {
 	case w.offer == nil:
 		return
 	case target != nil && waves.SameArtifact(target.RolloutRevision, *w.offer):
-		// The same content may be published again under another name.
-		target.RolloutRevision = *w.offer
+		// The same content may be published again under another name. Updates that were begun under the one before are updates to the target.
+		if target.Revision != w.offer.Revision {
+			w.status.Earlier = slices.Insert(w.status.Earlier, 0, target.RolloutRevision)
+			w.forgetEarlier()
+			target.RolloutRevision = *w.offer
+			w.members = w.observeAgain(&w.status)
+		}
 		return
 	case target != nil:
 		if w.status.Stable == nil || !waves.SameArtifact(*w.status.Stable, target.RolloutRevision) {
@@ -252,6 +257,7 @@ func (w *walk) forgetEarlier() {
 		if i >= maxEarlier && (!succeeded[earlier.Digest] || len(kept) == maxKept) {
 			continue
 		}
+		succeeded[earlier.Digest] = false // another name for it is not needed
 		if length += lengthOf(earlier); length <= earlierLength {
 			kept = append(kept, earlier)
 		}

@@ -68,3 +68,34 @@ func TestWaveGoesOnSoakingWhenTheWavesAreEdited(t *testing.T) {
 		f.Expect(f.turns()).To(HaveLen(1))
 	})
 }
+
+// TestUpdateUnderAnEarlierNameOfTheTargetIsOne: a commit that changes nothing in the artifact comes while Stacks are updated to the one before.
+func TestUpdateUnderAnEarlierNameOfTheTargetIsOne(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves[0].Soak, f.rollout.Spec.Waves[0].NoDrift = &metav1.Duration{Duration: time.Hour}, true
+	f.offers("b")
+	for i := range 2 * maxEarlier {
+		f.offer = again("b", i%5)
+		f.decide()
+	}
+	f.Expect(f.rollout.Status.Earlier).To(HaveLen(maxEarlier + 1))
+	f.Expect(f.rollout.Status.Earlier).To(ContainElement(revision("a")), "which Stacks have")
+	canaries := f.turns()
+	for _, stack := range canaries {
+		f.ends(stack, "b")
+		stack.Status.LastUpdate.Name, stack.Status.LastUpdate.Revision = "update", again("b", 3).Revision
+	}
+	f.decide()
+	f.Expect(f.last.message).To(Equal("wave canary waits: 3 of its Stacks look for drift"))
+	for _, stack := range canaries {
+		looks(stack, "")
+	}
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+	f.Expect(f.last.after).To(Equal(time.Hour))
+
+	// After a commit and its revert, which has the same content, nobody knows when it was run.
+	f.offers("c")
+	f.offers("b")
+	f.Expect(f.rollout.Status.Waves[0].Updated).To(BeZero())
+}

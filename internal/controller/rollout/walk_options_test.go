@@ -11,6 +11,16 @@ import (
 // otherOptions are what can happen besides to what is decided about the target, and to what new Stacks begin with.
 func (w *walker) otherOptions() map[string]func() {
 	return map[string]func(){
+		"lose the status": func() {
+			w.rollout.Status, w.woken = autov1alpha1.StackRolloutStatus{}, true
+			w.forgetNames()
+		},
+		"the same content under another name": func() {
+			if target := w.rollout.Status.Target; target == nil || target.Revision != w.offer.Revision {
+				return // it was not seen under the name that it has
+			}
+			w.offer, w.woken = again(w.offered(), len(w.steps)), true
+		},
 		"the first wave gets another name": func() {
 			w.rollout.Spec.Waves[0].Name += "+"
 			w.woken = true
@@ -21,6 +31,15 @@ func (w *walker) otherOptions() map[string]func() {
 				w.clean[stack.Name+letterOf(stack)] = true // its wave is complete without it, and opens no more for a check
 			}
 		},
+	}
+}
+
+// forgetNames forgets which Stacks were updated under another name to what the source offers: nobody knows that without the status.
+func (w *walker) forgetNames() {
+	for _, stack := range w.stacks {
+		if last := stack.Status.LastUpdate; last != nil && last.Revision != w.offer.Revision {
+			delete(w.ended, stack.Name+letterOf(stack))
+		}
 	}
 }
 

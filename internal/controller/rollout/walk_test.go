@@ -22,8 +22,9 @@ import (
 // StackRollout promises after each step.
 type walker struct {
 	*fleet
-	// running has the letter of the revision that each Stack is being updated to; empty when it is not.
+	// running has the letter of the revision that each Stack is being updated to; empty when it is not. names has the name that it has meanwhile.
 	running []string
+	names   map[string]string
 	// contents has what each Stack consists of with each revision, by its letter.
 	contents map[string][]string
 	// woken is true when a watch brings the StackRollout back, and due when the time in its last decision does; zero when none does.
@@ -59,7 +60,7 @@ const (
 // is random.
 func newWalker(t *testing.T, random *rand.Rand) *walker {
 	stacks, maxConcurrent := 2+random.IntN(3), 1+random.IntN(2)
-	w := &walker{fleet: newFleet(t), contents: map[string][]string{"a": {}}, ended: map[string]time.Time{}, clean: map[string]bool{},
+	w := &walker{fleet: newFleet(t), contents: map[string][]string{"a": {}}, ended: map[string]time.Time{}, clean: map[string]bool{}, names: map[string]string{},
 		complete: map[string]bool{"a": true}}
 	w.rollout.Spec.MaxConcurrent = number(maxConcurrent)
 	early := autov1alpha1.RolloutWave{Name: "early", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "early"}}}
@@ -206,7 +207,10 @@ func (w *walker) run(i int, letter string) {
 	has := letterOf(stack)
 	begins := has == "" && w.begins[letter]
 	w.promise(letter == has || w.released[i][letter] || w.byHand[i][letter] || begins, "%s has %s and runs %s, which was never released to it", stack.Name, has, letter)
-	w.running[i] = letter
+	w.running[i], w.names[stack.Name] = letter, revision(letter).Revision
+	if letter == w.offered() {
+		w.names[stack.Name] = w.offer.Revision
+	}
 	count := 0
 	for j := range w.stacks {
 		if w.running[j] == letter && letterOf(w.stacks[j]) != letter && w.released[j][letter] && !w.byHand[j][letter] && !w.stacks[j].Spec.Suspend {
@@ -232,6 +236,7 @@ func (w *walker) end(i int, well bool) {
 			fail(stack, letter)
 		}
 		w.updates++
+		stack.Status.LastUpdate.Revision = w.names[stack.Name]
 		stack.Status.LastUpdate.Name = fmt.Sprint(w.updates)
 	})
 }
@@ -260,7 +265,7 @@ func (w *walker) reconcile() {
 	w.promise(d.wake != byTime || d.after > 0, "the decision %s waits for no time", d.reason)
 	target := w.target()
 	for i, stack := range w.stacks {
-		had := waves.HasTurn(before, stack.Namespace, stack.Name) && before.Target != nil && waves.Same(before.Target.RolloutRevision, *w.offer)
+		had := waves.HasTurn(before, stack.Namespace, stack.Name) && before.Target != nil && before.Target.Digest == w.offer.Digest
 		if has := waves.HasTurn(&w.rollout.Status, stack.Namespace, stack.Name); has && !had {
 			w.judgeTurn(i)
 			w.released[i][target] = true
@@ -354,9 +359,6 @@ func (w *walker) options() map[string]func() {
 		"suspend": func() {
 			w.rollout.Spec.Suspend, w.woken = !w.rollout.Spec.Suspend, true
 		},
-		"lose the status": func() {
-			w.rollout.Status, w.woken = autov1alpha1.StackRolloutStatus{}, true
-		},
 	}
 	maps.Copy(all, w.otherOptions())
 	if len(w.contents) < 6 {
@@ -443,7 +445,7 @@ func (w *walker) settle() {
 	}
 	w.promise(w.last.complete, "it ends, and not with %s: %s", w.last.reason, w.last.message)
 	for _, stack := range w.stacks {
-		w.promise(stack.Status.LastAppliedRevision == w.offer.Revision, "%s has %s in the end, and not %s", stack.Name, stack.Status.LastAppliedRevision, w.offer.Revision)
+		w.promise(stack.Status.LastAppliedRevision == revision(w.offered()).Revision, "%s has %s in the end, and not %s", stack.Name, stack.Status.LastAppliedRevision, w.offered())
 	}
 }
 
