@@ -389,7 +389,7 @@ func (w *walk) describe(open openWave) {
 		w.reason, w.failed, w.stalled = autov1alpha1.RolloutHaltedReason, true, open.hopeless
 		w.message = fmt.Sprintf("%d of the Stacks of wave %s failed with %s, and maxFailures is %d: no other Stack gets it before they are mended "+
 			"or suspended, or maxFailures is raised", open.failing, open.halted, revision, open.allowed)
-		if !w.wasShown(autov1alpha1.RolloutHaltedReason) {
+		if !w.wasShown(autov1alpha1.RolloutHaltedReason) || w.status.Halted != revision {
 			w.announceVerdict(true)
 		}
 		w.status.Halted = revision

@@ -57,7 +57,8 @@ func (w *walk) setStable(open openWave) {
 	if open.done == 0 || w.rejectedBy != "" {
 		return
 	}
-	isNew := w.status.Stable == nil || !waves.SameArtifact(*w.status.Stable, w.status.Target.RolloutRevision)
+	// The commit of another name for the same content waits for its verdict, too.
+	isNew := w.status.Stable == nil || *w.status.Stable != w.status.Target.RolloutRevision
 	w.status.Stable = w.status.Target.RolloutRevision.DeepCopy()
 	if isNew || w.status.Halted != "" {
 		w.announceVerdict(false)
