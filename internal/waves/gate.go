@@ -57,8 +57,8 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 	if hasSourceOf(stack, rollout) {
 		same = SameArtifact
 	}
-	if last == nil && status.Stable != nil && same(*status.Stable, offer) {
-		return Verdict{Released: true} // a new Stack begins with what all others have had
+	if first := Beginning(status); last == nil && first != nil && same(*first, offer) {
+		return Verdict{Released: true}
 	}
 	if status.Target != nil && same(status.Target.RolloutRevision, offer) {
 		turn := HasTurn(status, stack.Namespace, stack.Name)
@@ -81,6 +81,14 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 func IsReleasedByHand(stack *pulumiv1.Stack, offer autov1alpha1.RolloutRevision) bool {
 	named := stack.Annotations[pulumiv1.ReleaseRevisionAnnotation]
 	return named != "" && Same(autov1alpha1.RolloutRevision{Revision: named}, offer)
+}
+
+// Beginning returns the revision that new Stacks begin with, because all others have had it; nil when there is none, or it was rejected since.
+func Beginning(status *autov1alpha1.StackRolloutStatus) *autov1alpha1.RolloutRevision {
+	if status.Stable == nil || status.Stable.Digest == "" {
+		return nil
+	}
+	return status.Stable
 }
 
 // RolloutOf returns the StackRollout that the Stack names, if it names one.
@@ -195,6 +203,24 @@ func Same(a, b autov1alpha1.RolloutRevision) bool {
 	sum, isSum := checksum(a.Revision)
 	other, _ := checksum(b.Revision)
 	return a.Revision != "" && sum == other && (isSum || a.Digest == "" || b.Digest == "")
+}
+
+// isNameOfTarget reports whether the target has the name, or had it before the same content was published under another one: such names are the
+// newest of the earlier targets.
+func isNameOfTarget(name string, status *autov1alpha1.StackRolloutStatus) bool {
+	named, target := autov1alpha1.RolloutRevision{Revision: name}, status.Target.RolloutRevision
+	if Same(named, target) {
+		return true
+	}
+	for _, earlier := range status.Earlier {
+		if target.Digest == "" || earlier.Digest != target.Digest {
+			return false
+		}
+		if Same(named, earlier) {
+			return true
+		}
+	}
+	return false
 }
 
 // SameArtifact is Same for two revisions of one source object. Two artifacts of one revision may have other content, because the source includes

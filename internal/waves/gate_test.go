@@ -102,6 +102,9 @@ func TestRelease(t *testing.T) {
 		}, false, pulumiv1.RolloutNotFoundReason},
 		"reached everyone":           {func(f *facts) { f.rollout.Status.Stable = &revisionB }, false, pulumiv1.WaveNotOpenReason},
 		"reached everyone before it": {func(f *facts) { f.rollout.Status.Stable, f.stack.Status.LastUpdate = &revisionB, nil }, true, ""},
+		"reached everyone and was rejected since": {func(f *facts) {
+			f.rollout.Status.Stable, f.stack.Status.LastUpdate = &autov1alpha1.RolloutRevision{Revision: revisionB.Revision}, nil
+		}, false, pulumiv1.WaveNotOpenReason},
 		"a turn for its other source": {func(f *facts) {
 			f.rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}
 			f.rollout.Status.Target.Digest = digestA

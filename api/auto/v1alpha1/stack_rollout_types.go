@@ -331,11 +331,12 @@ type StackRolloutStatus struct {
 	// +optional
 	Target *RolloutTarget `json:"target,omitempty"`
 
-	// Stable is the last target that reached all Stacks. New Stacks start with it.
+	// Stable is the last target that reached all Stacks, and at least one. New Stacks start with it, unless it was rejected since: then it has
+	// no digest.
 	// +optional
 	Stable *RolloutRevision `json:"stable,omitempty"`
 
-	// Earlier are the targets before, the newest first: ten, and older ones that Stacks still have, at most fifty.
+	// Earlier are the targets before, and other names that the target had, the newest first: ten, and older ones that Stacks still have, at most fifty.
 	// +listType=atomic
 	// +optional
 	Earlier []RolloutRevision `json:"earlier,omitempty"`

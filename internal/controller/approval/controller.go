@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -130,15 +131,8 @@ func described(err error, format string, args ...any) error {
 func (r *Reconciler) recordVerdict(ctx context.Context, o *observation, v verdict) error {
 	approval := o.approval
 	before := approval.DeepCopy()
-	owner := metav1.OwnerReference{APIVersion: autov1alpha1.GroupVersion.String()}
-	switch {
-	case o.update != nil:
-		owner.Kind, owner.Name, owner.UID = autov1alpha1.UpdateKind, o.update.Name, o.update.UID
-	case o.rollout != nil:
-		owner.Kind, owner.Name, owner.UID = autov1alpha1.StackRolloutKind, o.rollout.Name, o.rollout.UID
-	}
-	if owner.Name != "" && len(approval.OwnerReferences) == 0 {
-		approval.OwnerReferences = []metav1.OwnerReference{owner}
+	bind(o, v)
+	if !equality.Semantic.DeepEqual(before, approval) {
 		if err := patch.Object(ctx, r.Client, before, approval); err != nil {
 			return described(err, "make the approval go with its plan")
 		}
@@ -165,11 +159,28 @@ func (r *Reconciler) recordVerdict(ctx context.Context, o *observation, v verdic
 	return nil
 }
 
+// bind makes the Update or the StackRollout the owner of the Approval, and records the content that it is about.
+func bind(o *observation, v verdict) {
+	owner := metav1.OwnerReference{APIVersion: autov1alpha1.GroupVersion.String()}
+	switch {
+	case o.update != nil:
+		owner.Kind, owner.Name, owner.UID = autov1alpha1.UpdateKind, o.update.Name, o.update.UID
+	case o.rollout != nil:
+		owner.Kind, owner.Name, owner.UID = autov1alpha1.StackRolloutKind, o.rollout.Name, o.rollout.UID
+	}
+	if owner.Name != "" && len(o.approval.OwnerReferences) == 0 {
+		o.approval.OwnerReferences = []metav1.OwnerReference{owner}
+	}
+	if v.accepted && o.rollout != nil {
+		metav1.SetMetaDataAnnotation(&o.approval.ObjectMeta, plans.TargetDigestAnnotation, o.rollout.Status.Target.Digest)
+	}
+}
+
 // rejectionOf returns the index of the first Approval that rejects the target of the StackRollout; -1 when there is none.
 func rejectionOf(rollout *autov1alpha1.StackRollout, approvals []autov1alpha1.Approval) int {
 	return slices.IndexFunc(approvals, func(approval autov1alpha1.Approval) bool {
 		return approval.Spec.Decision == autov1alpha1.ApprovalReject && plans.Counts(&approval) && rollout.Status.Target != nil &&
-			waves.Same(rollout.Status.Target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: approval.Spec.Revision})
+			waves.Same(rollout.Status.Target.RolloutRevision, plans.RevisionOf(&approval))
 	})
 }
 

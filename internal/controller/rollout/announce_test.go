@@ -51,3 +51,28 @@ func TestStackThatIsRefusedIsAnnouncedOnce(t *testing.T) {
 	f.offers("b")
 	f.Expect(f.events).To(Equal([]string{eventRefused, eventStarted}))
 }
+
+// TestEachNameOfTheContentGetsItsVerdict: a pipeline waits for the status of its commit, also if that changes nothing in the artifact.
+func TestEachNameOfTheContentGetsItsVerdict(t *testing.T) {
+	f := newFleet(t)
+	verdicts := func() (reasons []string) {
+		f.events = nil
+		for range 2 {
+			f.decide()
+			for _, event := range f.last.events {
+				f.Expect(event.verdict).To(BeTrue())
+				f.Expect(event.message).To(ContainSubstring(f.offer.Revision))
+			}
+		}
+		return f.events
+	}
+	f.offers("b")
+	f.finish("b")
+	f.offer = again("b", 1)
+	f.Expect(verdicts()).To(Equal([]string{autov1alpha1.RolloutCompleteReason}))
+	f.Expect(f.rollout.Status.Stable).To(HaveValue(Equal(*f.offer)))
+	fail(f.stacks[0], "b")
+	f.decide()
+	f.offer = again("b", 2)
+	f.Expect(verdicts()).To(Equal([]string{autov1alpha1.RolloutHaltedReason}))
+}

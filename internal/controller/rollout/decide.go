@@ -64,7 +64,8 @@ type observation struct {
 	members []*waves.Member
 	// observeAgain returns the members as they are with another status. It is pure: it looks at the same Stacks.
 	observeAgain func(*autov1alpha1.StackRolloutStatus) []*waves.Member
-	// approvals are the decisions about the StackRollout that count, also those about earlier revisions.
+	// approvals are the decisions about the StackRollout that count, also those about earlier revisions. The digest of one is that of the target that
+	// it was accepted for; empty when that is not known.
 	approvals []autov1alpha1.ApprovalSpec
 	// hours evaluates the windows of a Stack.
 	hours func(*waves.Member) windows.State
@@ -191,8 +192,13 @@ func (w *walk) followSource() {
 	case w.offer == nil:
 		return
 	case target != nil && waves.SameArtifact(target.RolloutRevision, *w.offer):
-		// The same content may be published again under another name.
-		target.RolloutRevision = *w.offer
+		// The same content may be published again under another name. Updates that were begun under the one before are updates to the target.
+		if target.Revision != w.offer.Revision {
+			w.status.Earlier = slices.Insert(w.status.Earlier, 0, target.RolloutRevision)
+			w.forgetEarlier()
+			target.RolloutRevision = *w.offer
+			w.members = w.observeAgain(&w.status)
+		}
 		return
 	case target != nil:
 		if w.status.Stable == nil || !waves.SameArtifact(*w.status.Stable, target.RolloutRevision) {
@@ -251,6 +257,7 @@ func (w *walk) forgetEarlier() {
 		if i >= maxEarlier && (!succeeded[earlier.Digest] || len(kept) == maxKept) {
 			continue
 		}
+		succeeded[earlier.Digest] = false // another name for it is not needed
 		if length += lengthOf(earlier); length <= earlierLength {
 			kept = append(kept, earlier)
 		}
@@ -277,7 +284,8 @@ func (w *walk) waveNamed(name string) *autov1alpha1.RolloutWaveStatus {
 	return nil
 }
 
-// assign finds the wave of each Stack. The status gets an entry for each wave, with what the entry of that name had.
+// assign finds the wave of each Stack. The status gets an entry for each wave, with what the entry of that name had. A wave that has none may have
+// another name by now: it goes on with the soak of one that is gone, and soaks since its last update to the target.
 func (w *walk) assign() error {
 	entries, orders := make([]autov1alpha1.RolloutWaveStatus, len(w.spec.Waves)), make([]*int64, len(w.spec.Waves))
 	for i := range entries {
@@ -289,7 +297,7 @@ func (w *walk) assign() error {
 			}
 		}
 	}
-	lost := len(w.status.Waves) == 0
+	lost, isNew := len(w.status.Waves) == 0, w.inheritSoak(entries)
 	w.status.Waves = entries
 	target := w.status.Target
 	if err := waves.Assign(w.members, w.spec.Waves, cmp.Or(target.Digest, target.Revision), orders); err != nil {
@@ -300,9 +308,12 @@ func (w *walk) assign() error {
 	for _, m := range w.members {
 		w.byWave[m.Wave] = append(w.byWave[m.Wave], m)
 		w.byName[m.NamespacedName] = m
-		if lost && m.State == waves.Updated {
-			// The status was lost, or is new: when the wave began to soak is not known.
+		switch {
+		case m.State != waves.Updated:
+		case lost: // or it is new: when the wave began to soak is not known
 			entries[m.Wave].SoakingSince = new(w.time())
+		case isNew[m.Wave]:
+			w.soakSince(&entries[m.Wave], m.Ended)
 		}
 	}
 	for i := range entries {
@@ -311,6 +322,20 @@ func (w *walk) assign() error {
 		}
 	}
 	return nil
+}
+
+// inheritSoak returns which of the waves had no entry, and lets them soak since the latest time of those that are gone.
+func (w *walk) inheritSoak(entries []autov1alpha1.RolloutWaveStatus) (isNew []bool) {
+	for i := range entries {
+		isNew = append(isNew, w.waveNamed(entries[i].Name) == nil)
+		for _, had := range w.status.Waves {
+			isThere := slices.ContainsFunc(entries, func(entry autov1alpha1.RolloutWaveStatus) bool { return entry.Name == had.Name })
+			if isNew[i] && !isThere && had.SoakingSince != nil {
+				w.soakSince(&entries[i], had.SoakingSince.Time)
+			}
+		}
+	}
+	return isNew
 }
 
 // settle lets a Stack that has the target and is not ready count as done, unless it has a turn: then it was updated just now, and is waited for.
@@ -328,28 +353,6 @@ func (w *walk) settle() {
 		default:
 			m.Settle()
 		}
-	}
-}
-
-// readApprovals finds what was decided about the target. A rejection overrides all promotions.
-func (w *walk) readApprovals() {
-	w.status.Rejected = ""
-	for _, approval := range w.approvals {
-		switch {
-		case !waves.Same(w.status.Target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: approval.Revision}):
-		case approval.Decision == autov1alpha1.ApprovalReject && w.rejectedBy != "" && w.rejectedBy < approval.By:
-			// The cache has them in no order.
-		case approval.Decision == autov1alpha1.ApprovalReject:
-			w.rejectedBy, w.status.Rejected = approval.By, w.status.Target.Revision
-			w.rejection = fmt.Sprintf("%s rejected %s: no other Stack gets it", w.rejectedBy, w.status.Target.Revision)
-		case approval.Wave == "":
-			w.promotesAll = true
-		default:
-			w.promoted = append(w.promoted, approval.Wave)
-		}
-	}
-	if w.rejectedBy != "" && w.initial.Rejected != w.status.Rejected {
-		w.events = append(w.events, announcement{reason: autov1alpha1.RevisionRejectedReason, message: w.rejection, warning: true, verdict: true})
 	}
 }
 
@@ -372,12 +375,6 @@ func (w *walk) pause() {
 	w.status.Paused = w.rejectedBy != "" || w.spec.Suspend || !w.window.Open
 }
 
-// needsPromotion reports whether the wave has to be promoted first.
-func (w *walk) needsPromotion(wave int) bool {
-	entry := &w.spec.Waves[wave]
-	return entry.Promotion == autov1alpha1.PromoteManual && !w.promotesAll && !slices.Contains(w.promoted, entry.Name)
-}
-
 // describe chooses the conditions.
 func (w *walk) describe(open openWave) {
 	if w.stalled {
@@ -392,19 +389,14 @@ func (w *walk) describe(open openWave) {
 		w.reason, w.failed, w.stalled = autov1alpha1.RolloutHaltedReason, true, open.hopeless
 		w.message = fmt.Sprintf("%d of the Stacks of wave %s failed with %s, and maxFailures is %d: no other Stack gets it before they are mended "+
 			"or suspended, or maxFailures is raised", open.failing, open.halted, revision, open.allowed)
-		if !w.wasShown(autov1alpha1.RolloutHaltedReason) {
+		if !w.wasShown(autov1alpha1.RolloutHaltedReason) || w.status.Halted != revision {
 			w.announceVerdict(true)
 		}
 		w.status.Halted = revision
 	case open.index == len(w.byWave):
 		w.reason, w.complete = autov1alpha1.RolloutCompleteReason, true
 		w.message = fmt.Sprintf("all waves are complete: %s Stacks have %s", w.status.Done, revision)
-		isNew := w.status.Stable == nil || !waves.SameArtifact(*w.status.Stable, w.status.Target.RolloutRevision)
-		w.status.Stable = w.status.Target.RolloutRevision.DeepCopy()
-		if isNew || w.status.Halted != "" {
-			w.announceVerdict(false)
-		}
-		w.status.Halted = ""
+		w.setStable(open)
 	case w.spec.Suspend:
 		w.reason, w.message, w.wake = autov1alpha1.RolloutSuspendedReason, "suspended: no other Stack gets "+revision, byEdit
 	case open.soaks:

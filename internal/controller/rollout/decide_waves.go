@@ -13,6 +13,8 @@ import (
 type openWave struct {
 	// index is the number of waves when all are complete.
 	index int
+	// done is how many Stacks of all waves have the target.
+	done int
 	// soaks is true when it only waits for the end of its soak, of which left is left.
 	soaks bool
 	left  time.Duration
@@ -29,7 +31,7 @@ type openWave struct {
 // judgeWaves counts the Stacks of each wave, and finds the wave that is open.
 func (w *walk) judgeWaves() openWave {
 	open := openWave{index: len(w.byWave)}
-	done, all := 0, 0
+	all := 0
 	w.status.Failing = nil
 	for i, members := range w.byWave {
 		entry := &w.status.Waves[i]
@@ -46,7 +48,7 @@ func (w *walk) judgeWaves() openWave {
 			stalled = stalled || m.State == waves.Failing && m.Stalled
 		}
 		w.soakAgain(entry, members)
-		done += int(entry.Updated + entry.Unchanged)
+		open.done += int(entry.Updated + entry.Unchanged)
 		all += int(entry.Stacks - entry.LeftOut)
 		allowed := waves.MaxFailures(w.spec, &w.spec.Waves[i], len(members))
 		if int(entry.Failing) > allowed && open.halted == "" && (i <= open.index || wasOpen) {
@@ -77,7 +79,7 @@ func (w *walk) judgeWaves() openWave {
 			w.comeBackIn(left)
 		}
 	}
-	w.status.Done = fmt.Sprintf("%d/%d", done, all)
+	w.status.Done = fmt.Sprintf("%d/%d", open.done, all)
 	w.announceWaves()
 	w.status.Wave = ""
 	if open.index < len(w.byWave) {

@@ -159,7 +159,8 @@ func (f *fleet) offers(letter string) decision {
 }
 
 func (f *fleet) approve(decision autov1alpha1.ApprovalDecision, wave, letter string) {
-	f.approvals = append(f.approvals, autov1alpha1.ApprovalSpec{Rollout: f.rollout.Name, Wave: wave, Revision: revision(letter).Revision, Decision: decision, By: "alice"})
+	f.approvals = append(f.approvals, autov1alpha1.ApprovalSpec{Rollout: f.rollout.Name, Wave: wave, Revision: revision(letter).Revision, Digest: revision(letter).Digest,
+		Decision: decision, By: "alice"})
 }
 
 // turns returns the Stacks that have a turn and are not done yet.

@@ -109,8 +109,10 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 		return nil, fmt.Errorf("list the approvals of the stackrollout: %w", err)
 	}
 	for i := range list.Items {
-		if plans.Counts(&list.Items[i]) {
-			o.approvals = append(o.approvals, list.Items[i].Spec)
+		if approval := &list.Items[i]; plans.Counts(approval) {
+			spec := approval.Spec
+			spec.Digest = plans.RevisionOf(approval).Digest
+			o.approvals = append(o.approvals, spec)
 		}
 	}
 	return o, nil

@@ -22,8 +22,9 @@ import (
 // StackRollout promises after each step.
 type walker struct {
 	*fleet
-	// running has the letter of the revision that each Stack is being updated to; empty when it is not.
+	// running has the letter of the revision that each Stack is being updated to; empty when it is not. names has the name that it has meanwhile.
 	running []string
+	names   map[string]string
 	// contents has what each Stack consists of with each revision, by its letter.
 	contents map[string][]string
 	// woken is true when a watch brings the StackRollout back, and due when the time in its last decision does; zero when none does.
@@ -41,9 +42,11 @@ type walker struct {
 	late   bool
 	// requires is the Stack that each Stack depends on; -1 for none.
 	requires []int
-	// byHand is true for those that an annotation lets have the revision, and complete for revisions that all Stacks have had: new ones begin with them.
+	// byHand is true for those that an annotation lets have the revision, and complete for revisions that all Stacks, and at least one, have had: new ones begin with them.
 	byHand   []map[string]bool
 	complete map[string]bool
+	// completeBefore is what complete was before the last decision, and begins what whoever acts now sees.
+	completeBefore, begins map[string]bool
 	// steps is what happened, and broken the promises that do not hold.
 	steps, broken []string
 }
@@ -57,7 +60,7 @@ const (
 // is random.
 func newWalker(t *testing.T, random *rand.Rand) *walker {
 	stacks, maxConcurrent := 2+random.IntN(3), 1+random.IntN(2)
-	w := &walker{fleet: newFleet(t), contents: map[string][]string{"a": {}}, ended: map[string]time.Time{}, clean: map[string]bool{},
+	w := &walker{fleet: newFleet(t), contents: map[string][]string{"a": {}}, ended: map[string]time.Time{}, clean: map[string]bool{}, names: map[string]string{},
 		complete: map[string]bool{"a": true}}
 	w.rollout.Spec.MaxConcurrent = number(maxConcurrent)
 	early := autov1alpha1.RolloutWave{Name: "early", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "early"}}}
@@ -155,6 +158,9 @@ func (w *walker) commit(content func(stack int, letter string) string) {
 // act does what the Stack controller does with a Stack that is not being updated, and that sees the StackRollout so.
 func (w *walker) act(i int, rollout *autov1alpha1.StackRollout) {
 	stack, offer := w.stacks[i], w.offered()
+	if w.begins = w.complete; rollout != w.rollout {
+		w.begins = w.completeBefore
+	}
 	if w.running[i] != "" || stack.Spec.Suspend {
 		return
 	}
@@ -199,12 +205,15 @@ func succeededWith(stack *pulumiv1.Stack, letter string) bool {
 func (w *walker) run(i int, letter string) {
 	stack := w.stacks[i]
 	has := letterOf(stack)
-	begins := has == "" && w.complete[letter]
+	begins := has == "" && w.begins[letter]
 	w.promise(letter == has || w.released[i][letter] || w.byHand[i][letter] || begins, "%s has %s and runs %s, which was never released to it", stack.Name, has, letter)
-	w.running[i] = letter
+	w.running[i], w.names[stack.Name] = letter, revision(letter).Revision
+	if letter == w.offered() {
+		w.names[stack.Name] = w.offer.Revision
+	}
 	count := 0
 	for j := range w.stacks {
-		if w.running[j] == letter && letterOf(w.stacks[j]) != letter && w.released[j][letter] && !w.byHand[j][letter] {
+		if w.running[j] == letter && letterOf(w.stacks[j]) != letter && w.released[j][letter] && !w.byHand[j][letter] && !w.stacks[j].Spec.Suspend {
 			count++
 		}
 	}
@@ -227,6 +236,7 @@ func (w *walker) end(i int, well bool) {
 			fail(stack, letter)
 		}
 		w.updates++
+		stack.Status.LastUpdate.Revision = w.names[stack.Name]
 		stack.Status.LastUpdate.Name = fmt.Sprint(w.updates)
 	})
 }
@@ -238,20 +248,24 @@ func (w *walker) reconcile() {
 	}
 	w.before = w.rollout.DeepCopy()
 	before := &w.before.Status
+	w.completeBefore = maps.Clone(w.complete)
 	d := w.decide()
 	w.woken, w.due = false, time.Time{}
 	w.promise(w.target() == w.offered(), "the target is %s, and the source offers %s", w.target(), w.offered())
 	if d.after > 0 {
 		w.due = w.now.Add(d.after)
 	}
-	if d.complete {
+	if d.complete && slices.ContainsFunc(w.stacks, func(stack *pulumiv1.Stack) bool {
+		return !stack.Spec.Suspend && stack.Status.LastAppliedRevision == revision(w.target()).Revision
+	}) {
 		w.complete[w.target()] = true
 	}
+	w.forgetRejected()
 	w.promise(d.wake != "", "the decision %s names no waker", d.reason)
 	w.promise(d.wake != byTime || d.after > 0, "the decision %s waits for no time", d.reason)
 	target := w.target()
 	for i, stack := range w.stacks {
-		had := waves.HasTurn(before, stack.Namespace, stack.Name) && before.Target != nil && waves.Same(before.Target.RolloutRevision, *w.offer)
+		had := waves.HasTurn(before, stack.Namespace, stack.Name) && before.Target != nil && before.Target.Digest == w.offer.Digest
 		if has := waves.HasTurn(&w.rollout.Status, stack.Namespace, stack.Name); has && !had {
 			w.judgeTurn(i)
 			w.released[i][target] = true
@@ -264,13 +278,6 @@ func (w *walker) reconcile() {
 		}
 	}
 	w.promise(len(w.rollout.Status.Turns)-drifted <= int(w.rollout.Spec.MaxConcurrent.IntVal), "%d turns", len(w.rollout.Status.Turns))
-}
-
-// decidedAbout reports whether an Approval that counts decides so about the target.
-func (w *walker) decidedAbout(decision autov1alpha1.ApprovalDecision) bool {
-	return slices.ContainsFunc(w.approvals, func(approval autov1alpha1.ApprovalSpec) bool {
-		return approval.Decision == decision && approval.Revision == revision(w.target()).Revision
-	})
 }
 
 // judgeTurn checks that the Stack may get a turn.
@@ -325,13 +332,6 @@ func (w *walker) fails(i int, letter string) bool {
 	return w.requires[i] >= 0 && has != letter && !w.stacks[w.requires[i]].Spec.Suspend && w.fails(w.requires[i], letter)
 }
 
-// promoted reports whether an Approval that counts promotes the wave, or all waves if it is empty.
-func (w *walker) promoted(wave string) bool {
-	return slices.ContainsFunc(w.approvals, func(approval autov1alpha1.ApprovalSpec) bool {
-		return approval.Decision == autov1alpha1.ApprovalApprove && approval.Revision == revision(w.target()).Revision && approval.Wave == wave
-	})
-}
-
 // isOpen reports whether the windows of the StackRollout allow updates.
 func (w *walker) isOpen() bool {
 	return len(w.rollout.Spec.Windows) == 0 || slices.ContainsFunc(w.rollout.Spec.Windows, func(window autov1alpha1.Window) bool {
@@ -359,10 +359,8 @@ func (w *walker) options() map[string]func() {
 		"suspend": func() {
 			w.rollout.Spec.Suspend, w.woken = !w.rollout.Spec.Suspend, true
 		},
-		"lose the status": func() {
-			w.rollout.Status, w.woken = autov1alpha1.StackRolloutStatus{}, true
-		},
 	}
+	maps.Copy(all, w.otherOptions())
 	if len(w.contents) < 6 {
 		had := w.contents[w.offered()]
 		all["commit"] = func() { w.commit(func(_ int, letter string) string { return letter }) }
@@ -447,7 +445,7 @@ func (w *walker) settle() {
 	}
 	w.promise(w.last.complete, "it ends, and not with %s: %s", w.last.reason, w.last.message)
 	for _, stack := range w.stacks {
-		w.promise(stack.Status.LastAppliedRevision == w.offer.Revision, "%s has %s in the end, and not %s", stack.Name, stack.Status.LastAppliedRevision, w.offer.Revision)
+		w.promise(stack.Status.LastAppliedRevision == revision(w.offered()).Revision, "%s has %s in the end, and not %s", stack.Name, stack.Status.LastAppliedRevision, w.offered())
 	}
 }
 

@@ -67,8 +67,10 @@ func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
 		commit = last.LastAttemptedCommit
 	}
 	first := commit == ""
-	if first && rollout != nil && rollout.Status.Stable != nil {
-		commit, revision = rollout.Status.Stable.Digest, rollout.Status.Stable.Revision
+	if first && rollout != nil {
+		if stable := waves.Beginning(&rollout.Status); stable != nil {
+			commit, revision = stable.Digest, stable.Revision
+		}
 	}
 	if o.artifact, err = r.Sources.Earlier(o.stack.Namespace, offer, commit, revision); err != nil {
 		return err

@@ -43,7 +43,7 @@ var rolloutRows = []Row{
 		Reason: "RevisionRejected", State: Stalled,
 		Means: "Somebody has rejected the revision, so no other Stack gets it. The message says who.",
 		When:  "the source",
-		Todo:  "Commit something else. A rejection cannot be taken back; an Approval of the same revision does not count.",
+		Todo:  "Commit something else, which changes the artifact. A rejection cannot be taken back; an Approval of the same revision does not count.",
 		Tests: []string{"rollout.TestDecisions/rejection"},
 	},
 	{
