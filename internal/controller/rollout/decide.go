@@ -283,7 +283,7 @@ func (w *walk) assign() error {
 	for i := range entries {
 		entries[i] = autov1alpha1.RolloutWaveStatus{Name: w.spec.Waves[i].Name, State: autov1alpha1.RolloutWavePending}
 		if had := w.waveNamed(entries[i].Name); had != nil {
-			entries[i].SoakingSince = had.SoakingSince
+			entries[i].SoakingSince = w.past(had.SoakingSince)
 			if limit := w.spec.Waves[i].Limit; limit != nil && had.Limit == limit.String() {
 				orders[i] = had.Order
 			}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -34,6 +35,7 @@ func (w *walk) endTurns() {
 			if w.initial.Paused && !w.status.Paused {
 				turn.Since = w.time() // it may not have begun
 			}
+			turn.Since = *w.past(&turn.Since)
 			m.Since = turn.Since.Time
 			w.limitTurn(m, waves.TimeoutOf(wave))
 		case !m.Drifted:
@@ -43,6 +45,15 @@ func (w *walk) endTurns() {
 		kept = append(kept, turn)
 	}
 	w.status.Turns = kept
+}
+
+// past returns a time of the status. One that a clock which was ahead has written counts as now: it would be long until anything that counts from it
+// is over.
+func (w *walk) past(recorded *metav1.Time) *metav1.Time {
+	if recorded != nil && recorded.After(w.now) {
+		return new(w.time())
+	}
+	return recorded
 }
 
 // limitTurn lets a Stack go on with its turn for that long.

@@ -22,6 +22,8 @@ type hours map[types.UID]hour
 type hour struct {
 	generation int64
 	state      windows.State
+	// at is when it was evaluated: a clock may go back.
+	at time.Time
 }
 
 // hoursOf returns a function that evaluates the windows of a Stack, for one reconcile of a StackRollout with so many Stacks. Windows are
@@ -35,7 +37,7 @@ func (r *Reconciler) hoursOf(rollout types.NamespacedName, stacks int, now time.
 	var spent time.Duration
 	return func(m *waves.Member) windows.State {
 		had, found := known[m.UID]
-		if found && had.generation == m.Generation && (had.state.Next.IsZero() || now.Before(had.state.Next)) {
+		if found && had.generation == m.Generation && !now.Before(had.at) && (had.state.Next.IsZero() || now.Before(had.state.Next)) {
 			return had.state
 		}
 		if spent > hoursBudget {
@@ -47,7 +49,7 @@ func (r *Reconciler) hoursOf(rollout types.NamespacedName, stacks int, now time.
 			state = windows.State{} // the Stack says so
 		}
 		spent += time.Since(start)
-		known[m.UID] = hour{m.Generation, state}
+		known[m.UID] = hour{m.Generation, state, now}
 		return state
 	}
 }

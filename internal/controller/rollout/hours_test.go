@@ -114,3 +114,39 @@ func TestWindowsOfManyStacksTakeBoundedTime(t *testing.T) {
 	second, _ := evaluated(noon.Add(hoursInterval))
 	g.Expect(second).To(BeNumerically(">", first), "what is known is not evaluated again")
 }
+
+// The clock of the controller may have been ahead by months, until it was corrected or another controller took over.
+func TestClockThatWasAheadDelaysNothing(t *testing.T) {
+	const ahead = 100 * 24 * time.Hour
+	t.Run("soak", func(t *testing.T) {
+		f := soaking(t)
+		f.now = f.now.Add(-ahead)
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+		f.Expect(f.last.after).To(Equal(time.Hour))
+		f.now = f.now.Add(time.Hour)
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutProgressingReason))
+		f.Expect(f.turns()).To(HaveLen(5))
+	})
+	t.Run("timeout", func(t *testing.T) {
+		f := newFleet(t)
+		f.offers("b")
+		f.now = f.now.Add(-ahead)
+		f.decide()
+		f.Expect(f.last.after).To(Equal(waves.DefaultTimeout))
+		f.now = f.now.Add(waves.DefaultTimeout)
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+	})
+	t.Run("windows-of-a-stack", func(t *testing.T) {
+		f := newFleet(t)
+		f.stacks[0].Spec.Windows = []autov1alpha1.Window{between(autov1alpha1.WindowDeny, 0, ahead), between(autov1alpha1.WindowDeny, 2*ahead, 3*ahead)}
+		f.now = noon.Add(2 * ahead)
+		f.offers("b")
+		f.Expect(f.turns()).NotTo(ContainElement(f.stacks[0]))
+		f.now = noon.Add(-time.Hour)
+		f.decide()
+		f.Expect(f.turns()).To(ContainElement(f.stacks[0]))
+	})
+}
