@@ -1,7 +1,11 @@
 package rollout
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -10,6 +14,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 func TestStatusIsBounded(t *testing.T) {
@@ -56,6 +61,7 @@ func TestStatusIsBounded(t *testing.T) {
 	f.Expect(len(f.rollout.Status.Failing)).To(And(BeNumerically(">", 0), BeNumerically("<=", maxFailing)))
 	f.Expect(f.turns()).NotTo(BeEmpty())
 	f.Expect(lengthOf(f.rollout.Status)).To(And(BeNumerically(">", maxStatus*3/4), BeNumerically("<", maxStatus)))
+	f.isKeptWhole()
 
 	// With 20 waves and names as most have, the status has room for about as many as may be updated at once.
 	for i, stack := range f.stacks {
@@ -72,7 +78,40 @@ func TestStatusIsBounded(t *testing.T) {
 	f.Expect(f.rollout.Status.Failing).To(HaveLen(maxFailing))
 	f.Expect(len(f.rollout.Status.Plans)).To(BeNumerically(">", 150))
 	f.Expect(lengthOf(f.rollout.Status)).To(BeNumerically("<", maxStatus))
+	f.isKeptWhole()
+
+	// A spec that is large itself leaves less room.
+	for i := range f.rollout.Spec.Waves {
+		f.rollout.Spec.Waves[i].Check = "true" + repeat(" ", 400)
+	}
+	f.rollout.Status.Turns = nil
+	f.decide()
+	f.Expect(len(f.turns())).To(And(BeNumerically(">", 90), BeNumerically("<", 150)))
+	f.isKeptWhole()
+	f.rollout.Annotations, f.rollout.Status.Turns = map[string]string{"a": repeat("a", 100<<10)}, nil
+	f.decide()
+	f.Expect(len(f.turns())).To(BeNumerically(">", 30), "it goes on in any case")
 }
+
+// isKeptWhole fails unless the caches keep the StackRollout whole: who has a turn would not be woken.
+func (f *fleet) isKeptWhole() {
+	event, err := json.Marshal(map[string]any{"type": "MODIFIED", "object": f.rollout})
+	f.Expect(err).NotTo(HaveOccurred())
+	wire := informercache.NewTransport(roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(event))}, nil
+	}))
+	request, err := http.NewRequest(http.MethodGet, "https://api.example.com/apis?watch=true", http.NoBody)
+	f.Expect(err).NotTo(HaveOccurred())
+	response, err := wire.RoundTrip(request)
+	f.Expect(err).NotTo(HaveOccurred())
+	defer response.Body.Close()
+	f.Expect(io.ReadAll(response.Body)).To(MatchJSON(event))
+	f.Expect(informercache.IsShortened(informercache.Shortened(f.rollout.DeepCopy()))).To(BeFalse())
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
 // A decision on 10,000 Stacks, of which some are being updated.
 func BenchmarkDecide(b *testing.B) {

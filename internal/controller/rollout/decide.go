@@ -29,10 +29,11 @@ const (
 const sourceInterval = 30 * time.Second
 
 const (
-	// maxStatus bounds the status, in bytes of JSON: everybody who watches gets it with each turn. Turns get what the rest leaves, but at least
-	// leastTurns. The rest is bounded by these numbers, and these bytes: earlier targets, those that Stacks still have among them; the first Stack that
+	// maxStatus bounds the status, in bytes of JSON: everybody who watches gets it with each turn. With smallSpec for the spec and the metadata, that is what
+	// a cache keeps whole (informercache.MaxSize, which counts more per byte). Turns get what the rest leaves, but at least leastTurns. The rest is bounded by these numbers, and these bytes: earlier targets, those that Stacks still have among them; the first Stack that
 	// fails and those that cannot take part; the message of a condition, and all conditions.
 	maxStatus        = 48 << 10
+	smallSpec        = 2 << 10
 	leastTurns       = 4 << 10
 	maxEarlier       = 10
 	maxKept          = 50

@@ -155,7 +155,8 @@ func (w *walk) giveTurns(open openWave) {
 func (w *walk) roomForTurns() int {
 	rest := w.status
 	rest.Conditions, rest.Turns, rest.Plans, rest.Failing, rest.Refused = nil, nil, nil, nil, nil
-	return max(maxStatus-conditionsLength-plansLength-failuresLength-lengthOf(rest), leastTurns) - lengthOf(w.status.Turns)
+	large := max(0, lengthOf(w.spec)+lengthOf(w.rollout.Annotations)+lengthOf(w.rollout.Labels)-smallSpec)
+	return max(maxStatus-conditionsLength-plansLength-failuresLength-lengthOf(rest)-large, leastTurns) - lengthOf(w.status.Turns)
 }
 
 // fit leaves out Stacks that failed, and that the status has no room for: it names some as examples only.

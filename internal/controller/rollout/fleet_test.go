@@ -58,10 +58,6 @@ func (f *fleet) hours(m *waves.Member) windows.State {
 	return f.reconciler.hoursOf(types.NamespacedName{Name: f.rollout.Name}, len(f.stacks), f.now)(m)
 }
 
-func (f *fleet) check(name types.NamespacedName, expression string) (problem string, known bool) {
-	return f.reconciler.checksOf(context.Background(), f.rollout, f.stacks)(name, expression)
-}
-
 // between returns a window from some time after noon until another.
 func between(policy autov1alpha1.WindowPolicy, from, until time.Duration) autov1alpha1.Window {
 	return autov1alpha1.Window{Policy: policy, From: new(metav1.NewTime(noon.Add(from))), Until: new(metav1.NewTime(noon.Add(until)))}
@@ -143,7 +139,7 @@ func (f *fleet) decide() decision {
 	}
 	f.last = decide(observation{now: f.now, rollout: f.rollout, offer: f.offer, problem: f.problem,
 		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused,
-		hours: f.hours, check: f.check, invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
+		hours: f.hours, check: f.reconciler.checksOf(context.Background(), f.rollout, f.stacks), invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
 	f.rollout.Status = f.last.status
 	mark(f.rollout, f.last)
 	for _, event := range f.last.events {
