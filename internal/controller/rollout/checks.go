@@ -28,13 +28,12 @@ const (
 // checks has what the check of its wave said about each Stack of a StackRollout.
 type checks map[types.UID]verdict
 
-// verdict is what a check says about a version of a Stack.
+// verdict is what a check says about a version of a Stack. Without an expression it says that the cache has only the small fields of that version: a
+// large output must not count as one that is missing.
 type verdict struct {
 	version, expression string
 	// problem is why the Stack does not pass; empty when it does.
 	problem string
-	// unknown is true when the cache has only the small fields of that version: a large output must not count as one that is missing.
-	unknown bool
 }
 
 // checksOf returns a function that checks Stacks of the StackRollout in one reconcile. It evaluates an expression once for each version of a
@@ -51,7 +50,7 @@ func (r *Reconciler) checksOf(
 	for _, stack := range stacks {
 		name := client.ObjectKeyFromObject(stack)
 		byName[name] = stack
-		if had := verdicts[stack.UID]; had.unknown && had.version == stack.ResourceVersion && time.Since(start) < checkBudget {
+		if had, found := verdicts[stack.UID]; found && had.expression == "" && had.version == stack.ResourceVersion && time.Since(start) < checkBudget {
 			if whole := r.wholeOf(ctx, name); whole != nil {
 				byName[name] = whole
 			}
@@ -60,11 +59,11 @@ func (r *Reconciler) checksOf(
 	var spent time.Duration
 	return func(name types.NamespacedName, expression string) (problem string, known bool) {
 		stack := byName[name]
-		if had, found := verdicts[stack.UID]; found && had.version == stack.ResourceVersion && had.expression == expression && !had.unknown {
+		if had, found := verdicts[stack.UID]; found && had.version == stack.ResourceVersion && had.expression == expression {
 			return had.problem, true
 		}
 		if informercache.IsShortened(stack) {
-			verdicts[stack.UID] = verdict{version: stack.ResourceVersion, unknown: true}
+			verdicts[stack.UID] = verdict{version: stack.ResourceVersion}
 			return "", false
 		}
 		if spent > checkBudget {
@@ -79,7 +78,7 @@ func (r *Reconciler) checksOf(
 			problem = "check is false"
 		}
 		spent += time.Since(start)
-		verdicts[stack.UID] = verdict{version: stack.ResourceVersion, expression: expression, problem: problem}
+		verdicts[stack.UID] = verdict{stack.ResourceVersion, expression, problem}
 		return problem, true
 	}
 }

@@ -76,6 +76,9 @@ type Reconciler struct {
 	// without shards it is nil, and Client has all Stacks.
 	Shard     *shard.Shard
 	AllStacks cache.Cache
+	// started is when the first reconcile began: a controller that is not the leader waits for that. begin sets it.
+	started time.Time
+	begin   sync.Once
 	// written has, by the name of the StackRollout, when its status was written last.
 	written sync.Map
 	// hours has, by the name of the StackRollout, what the windows of its Stacks allow.
@@ -234,6 +237,7 @@ func (r *Reconciler) rolloutsOf(ctx context.Context, key string) (requests []rec
 
 // Reconcile observes, decides, and writes the status.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	r.begin.Do(func() { r.started = time.Now() })
 	rollout := &autov1alpha1.StackRollout{}
 	if err := r.Get(ctx, request.NamespacedName, rollout); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -52,7 +52,9 @@ const (
 
 // observation is everything that a decision is made from.
 type observation struct {
-	now     time.Time
+	now time.Time
+	// started is since when this controller reconciles. Nobody may have been there before.
+	started time.Time
 	rollout *autov1alpha1.StackRollout
 	// offer is what the source offers; nil when problem says why it offers nothing.
 	offer   *autov1alpha1.RolloutRevision

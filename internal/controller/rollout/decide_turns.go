@@ -3,6 +3,7 @@ package rollout
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,10 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/waves"
 )
+
+// startGrace is how long, at most, a controller that was just started lets Stacks go on whose time was over by then. Maybe nobody was there to begin
+// their updates, or to record how these ended.
+const startGrace = 10 * time.Minute
 
 // endTurns keeps the turns of Stacks that are not done with the target, and have not failed. A Stack that took too long keeps its turn, so
 // that it can still end, and counts as failing; so does one with drift, which looks for it again. A Stack that has not begun loses its turn while it
@@ -67,13 +72,27 @@ func (w *walk) limitTurn(m *waves.Member, limit time.Duration) {
 	default:
 		m.State = waves.Running
 	}
-	switch left := limit - w.now.Sub(m.Since); {
+	left := limit - w.now.Sub(m.Since)
+	if grace := min(startGrace, limit) - w.now.Sub(w.started); left <= 0 && grace > 0 && !w.wasFailing(m) {
+		left = grace
+	}
+	switch {
 	case w.status.Paused: // the time does not count
 	case left <= 0:
 		m.State, m.Message = waves.Failing, fmt.Sprintf("not %s within %s", took, limit)
 	default:
 		w.comeBackIn(left)
 	}
+}
+
+// wasFailing reports whether the Stack may have been failing by the last decision, which names some of those that were.
+func (w *walk) wasFailing(m *waves.Member) bool {
+	count := 0
+	for i := range w.initial.Waves {
+		count += int(w.initial.Waves[i].Failing)
+	}
+	return count > len(w.initial.Failing) ||
+		slices.ContainsFunc(w.initial.Failing, func(failed autov1alpha1.RolloutFailure) bool { return failed.Stack == m.String() })
 }
 
 // givePlans lets Stacks with spec.approval of the open wave, and of those before it, make plans of the target: so all of them can be approved

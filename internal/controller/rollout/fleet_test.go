@@ -45,9 +45,10 @@ type fleet struct {
 	problem *source.Problem
 	// approvals are those that count.
 	approvals []autov1alpha1.ApprovalSpec
-	now       time.Time
-	events    []string
-	last      decision
+	// started is when the controller was started; long ago if it is zero.
+	now, started time.Time
+	events       []string
+	last         decision
 	// refused are Stacks that are not admitted.
 	refused []autov1alpha1.RolloutFailure
 	// reconciler remembers the windows of Stacks.
@@ -137,7 +138,7 @@ func (f *fleet) decide() decision {
 		}
 		return members
 	}
-	f.last = decide(observation{now: f.now, rollout: f.rollout, offer: f.offer, problem: f.problem,
+	f.last = decide(observation{now: f.now, started: f.started, rollout: f.rollout, offer: f.offer, problem: f.problem,
 		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused,
 		hours: f.hours, check: f.reconciler.checksOf(context.Background(), f.rollout, f.stacks), invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
 	f.rollout.Status = f.last.status

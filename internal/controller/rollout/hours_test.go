@@ -150,3 +150,41 @@ func TestClockThatWasAheadDelaysNothing(t *testing.T) {
 		f.Expect(f.turns()).To(ContainElement(f.stacks[0]))
 	})
 }
+
+func TestTimeWithoutAControllerIsNoTimeout(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves[0].Timeout = &metav1.Duration{Duration: time.Minute}
+	f.rollout.Spec.Waves[1].Timeout = &metav1.Duration{Duration: time.Hour}
+	f.offers("b")
+	for _, stack := range f.turns() {
+		stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{}
+	}
+	f.now = f.now.Add(15 * time.Minute)
+	f.started = f.now
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutProgressingReason), "the results may not be recorded yet")
+	f.Expect(f.last.after).To(Equal(time.Minute), "no longer than the timeout")
+	f.finish("b")
+	f.Expect(f.last.complete).To(BeTrue())
+	f.Expect(f.events).NotTo(ContainElement(autov1alpha1.RolloutHaltedReason))
+
+	f.offers("d")
+	for _, stack := range f.stacks[:3] {
+		f.ends(stack, "d")
+	}
+	f.decide()
+	f.now = f.now.Add(3 * time.Hour)
+	f.started = f.now.Add(-time.Minute)
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutProgressingReason))
+	f.Expect(f.last.after).To(Equal(startGrace - time.Minute))
+	f.now = f.now.Add(startGrace - time.Minute)
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+	announced := len(f.events)
+
+	f.started = f.now
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "a restart begins nothing")
+	f.Expect(f.events).To(HaveLen(announced))
+}

@@ -50,7 +50,7 @@ func (r *Reconciler) namespacesOf(rollout *autov1alpha1.StackRollout, stacks []p
 // observe reads what a decision is made from. All of it is in caches, except large Stacks that have to be
 // checked; and its own source is looked at again if the cache seems to be behind.
 func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRollout) (*observation, error) {
-	o := &observation{now: time.Now(), rollout: rollout}
+	o := &observation{now: time.Now(), started: r.started, rollout: rollout}
 	own := follower(rollout)
 	found, err := r.Sources.Resolve(ctx, own)
 	if errors.As(err, &o.problem) {
