@@ -129,6 +129,12 @@ func TestRelease(t *testing.T) {
 			f.rollout.Status.Turns, f.rollout.Status.Paused = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}, true
 			f.rollout.Status.Rejected = revisionB.Revision
 		}, false, pulumiv1.WaveNotOpenReason},
+		"refused": {func(f *facts) {
+			f.rollout.Status.Refused = []autov1alpha1.RolloutFailure{{Stack: "team/other"}, {Stack: "team/network", Message: "its source is of " + commitB}}
+		}, false, pulumiv1.WaveNotOpenReason},
+		"refused, and never updated": {func(f *facts) {
+			f.stack.Status.LastUpdate, f.rollout.Status.Refused = nil, []autov1alpha1.RolloutFailure{{Stack: "team/network"}}
+		}, false, pulumiv1.WaveNotOpenReason},
 		"released by name": {func(f *facts) {
 			f.rollout, f.stack.Annotations = nil, map[string]string{pulumiv1.ReleaseRevisionAnnotation: "sha1:" + commitB}
 		}, true, ""},
@@ -159,7 +165,9 @@ func TestRelease(t *testing.T) {
 			g.Expect(verdict.Released).To(Equal(test.released))
 			g.Expect(verdict.PlanOnly).To(Equal(strings.Contains(name, "only a plan")))
 			g.Expect(verdict.Reason).To(Equal(test.reason))
+			g.Expect(verdict.Refused).To(Equal(strings.Contains(name, "refused")))
 			if !test.released {
+				g.Expect(strings.Contains(verdict.Message, "waits for its turn")).To(Equal(test.reason == pulumiv1.WaveNotOpenReason && !verdict.Refused))
 				g.Expect(verdict.Message).To(ContainSubstring("platform/infra"))
 				g.Expect(verdict.Message).NotTo(ContainSubstring(commitB))
 			}
@@ -185,6 +193,7 @@ func TestStacksThatMayHaveSomethingNewAreWoken(t *testing.T) {
 		return func(s *autov1alpha1.StackRolloutStatus) { s.Plans = all }
 	}
 	paused := func(s *autov1alpha1.StackRolloutStatus) { s.Paused = true }
+	refused := func(s *autov1alpha1.StackRolloutStatus) { s.Refused = []autov1alpha1.RolloutFailure{{Stack: "team/a"}} }
 	for name, test := range map[string]struct {
 		before, after *autov1alpha1.StackRolloutStatus
 		woken         []string
@@ -200,6 +209,9 @@ func TestStacksThatMayHaveSomethingNewAreWoken(t *testing.T) {
 		"a turn after a plan":           {status(revisionA, plans("team/a")), status(revisionA, turns(turn)), []string{"team/a"}},
 		"a plan of another target":      {status(revisionA, plans("team/a")), status(revisionB, plans("team/a")), []string{"team/a"}},
 		"the first target":              {&autov1alpha1.StackRolloutStatus{}, status(revisionA, turns(turn)), []string{"team/a"}},
+		"refused":                       {status(revisionA), status(revisionA, refused), []string{"team/a"}},
+		"refused still":                 {status(revisionA, refused), status(revisionB, refused), nil},
+		"no longer refused":             {status(revisionA, refused), status(revisionA), []string{"team/a"}},
 		"nothing is left of the status": {status(revisionA, turns(turn)), &autov1alpha1.StackRolloutStatus{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
