@@ -87,7 +87,7 @@ type Member struct {
 	// Has and Succeeded are what the status of the Stack records as the commits that it ran last, and with which it succeeded last: digests, with
 	// the sources that a StackRollout can have.
 	Has, Succeeded string
-	// Begun is true while an update runs or is about to.
+	// Begun is true while an update runs or is about to, and the Stack is not being deleted.
 	Begun bool
 	// HasTarget is true when it succeeded with the target, and has attempted nothing else since.
 	HasTarget bool
@@ -121,7 +121,7 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 		State: Waiting, Stalled: isTrue(stack, meta.StalledCondition) && !isTrue(stack, meta.ReconcilingCondition), DependsOn: dependenciesOf(stack),
 		Windows: stack.Spec.Windows, Generation: stack.Generation, Approval: stack.Spec.Approval != nil,
 	}
-	m.Begun = stack.Status.CurrentUpdate != nil
+	m.Begun = stack.Status.CurrentUpdate != nil && stack.DeletionTimestamp.IsZero()
 	if last := stack.Status.LastUpdate; last != nil {
 		m.Has, m.Succeeded, m.Ended = last.LastAttemptedCommit, last.LastSuccessfulCommit, last.LastResyncTime.Time
 	}

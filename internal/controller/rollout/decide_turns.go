@@ -30,17 +30,21 @@ func (w *walk) endTurns() {
 			continue
 		}
 		wave := &w.spec.Waves[m.Wave]
+		turn.Since = *w.past(&turn.Since)
 		switch {
 		case m.State == waves.Updated:
 			w.soakSince(&w.status.Waves[m.Wave], m.Ended)
 			continue
 		case m.State == waves.Waiting && !m.Begun && !m.HasTarget && (m.Approval && !m.Approved || w.isShut(m) || w.waitsForMember(m)):
 			continue
+		case m.State == waves.LeftOut && m.Begun && w.now.Sub(turn.Since.Time) < waves.TimeoutOf(wave):
+			// Its update goes on, and so it keeps its place.
+			m.Since = turn.Since.Time
+			w.comeBackIn(waves.TimeoutOf(wave) - w.now.Sub(m.Since))
 		case m.State == waves.Waiting, m.State == waves.CheckingDrift:
 			if w.initial.Paused && !w.status.Paused {
 				turn.Since = w.time() // it may not have begun
 			}
-			turn.Since = *w.past(&turn.Since)
 			m.Since = turn.Since.Time
 			w.limitTurn(m, waves.TimeoutOf(wave))
 		case !m.Drifted:
@@ -132,7 +136,7 @@ func (w *walk) giveTurns(open openWave) {
 	}
 	active, room := 0, w.roomForTurns()
 	for _, m := range w.members {
-		if m.State == waves.Running || m.State == waves.CheckingDrift && !m.Since.IsZero() {
+		if m.State == waves.Running || (m.State == waves.CheckingDrift || m.State == waves.LeftOut) && !m.Since.IsZero() {
 			active++
 		}
 	}
