@@ -280,3 +280,57 @@ func TestAssign(t *testing.T) {
 	g.Expect(Assign(members, byNamespace, digestA, make([]*int64, 3))).To(MatchError(ContainSubstring(`wave "both"`)))
 	g.Expect(Assign(nil, all, digestA, make([]*int64, len(all)))).To(Succeed())
 }
+
+// A fleet that is created has few Stacks at first.
+func TestLimitHoldsWhenStacksJoin(t *testing.T) {
+	for name, test := range map[string]struct {
+		limit intstr.IntOrString
+		// change is made to the second of the two Stacks that are chosen from ten. chosen is how many are of fifty.
+		change func(*Member)
+		chosen int
+	}{
+		"a number":             {intstr.FromInt32(2), func(*Member) {}, 2},
+		"a percentage":         {intstr.FromString("20%"), func(*Member) {}, 10},
+		"one has a turn":       {intstr.FromInt32(2), func(m *Member) { m.HasTurn = true }, 0},
+		"one is updated":       {intstr.FromInt32(2), func(m *Member) { m.State = Updated }, 0},
+		"one was interrupted":  {intstr.FromInt32(2), func(m *Member) { m.Changed = true }, 0},
+		"one waits, suspended": {intstr.FromInt32(2), func(m *Member) { m.State = LeftOut }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			all := []autov1alpha1.RolloutWave{{Name: "early", Limit: &test.limit}, {Name: "rest"}}
+			var members []*Member
+			join := func(count int) {
+				for range count {
+					members = append(members, &Member{UID: types.UID(fmt.Sprintf("uid-%03d", len(members))), State: Waiting})
+				}
+			}
+			orders := make([]*int64, 2)
+			early := func() (chosen []*Member) {
+				g.Expect(Assign(members, all, digestA, orders)).To(Succeed())
+				for _, m := range members {
+					if m.Wave == 0 {
+						chosen = append(chosen, m)
+					}
+				}
+				return chosen
+			}
+			join(10)
+			first := early()
+			g.Expect(first).To(HaveLen(2))
+			test.change(first[1])
+			join(40)
+			now := early()
+			g.Expect(early()).To(Equal(now))
+			if test.chosen == 0 {
+				g.Expect(now[len(now)-1]).To(Equal(first[1]), "it stays, and so do those before it in the order")
+				return
+			}
+			g.Expect(len(now)).To(BeNumerically("<=", test.chosen))
+			bound := *orders[0]
+			members = slices.DeleteFunc(members, func(m *Member) bool { return m == now[0] })
+			g.Expect(early()).To(Equal(now[1:]), "nobody takes the place of one that leaves")
+			g.Expect(*orders[0]).To(Equal(bound))
+		})
+	}
+}

@@ -3,6 +3,7 @@ package rollout
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -112,6 +113,39 @@ func (f *fleet) isKeptWhole() {
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// Most Stacks are created while the first ones are being updated.
+func TestLimitHoldsWhileAFleetIsCreated(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves = []autov1alpha1.RolloutWave{f.rollout.Spec.Waves[0], {Name: "early", Limit: number(1)}, {Name: "rest"}}
+	f.stacks = f.stacks[:4]
+	f.offers("b")
+	for i := range 50 {
+		f.add(fmt.Sprintf("new-%d", i), false)
+		f.decide()
+		f.Expect(f.rollout.Status.Waves[1].Stacks).To(BeEquivalentTo(1))
+	}
+	for _, stack := range f.turns() {
+		succeed(stack, "b")
+	}
+	f.decide()
+	f.Expect(f.turns()).To(HaveLen(1), "the wave of one Stack")
+	began := f.turns()[0]
+	for i := range 50 {
+		f.add(fmt.Sprintf("newer-%d", i), false)
+	}
+	f.decide()
+	f.Expect(f.turns()).To(ContainElement(began))
+	f.Expect(f.rollout.Status.Turns).To(HaveEach(HaveField("Wave", "early")))
+	f.unknownNamespace = errors.New("the controller may not list Namespaces")
+	order, all := f.rollout.Status.Waves[1].Order, f.stacks
+	f.stacks = f.stacks[:10]
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(pulumiv1.SpecInvalidReason))
+	f.unknownNamespace, f.stacks = nil, all
+	f.decide()
+	f.Expect(f.rollout.Status.Waves[1].Order).To(Equal(order), "not chosen anew from those that were known")
+}
 
 // A decision on 10,000 Stacks, of which some are being updated.
 func BenchmarkDecide(b *testing.B) {

@@ -165,7 +165,11 @@ func decide(o observation) decision {
 		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
 	}
-	if err := errors.Join(w.unknownNamespace, w.readWindows(), w.assign()); err != nil {
+	err := errors.Join(w.unknownNamespace, w.readWindows())
+	if err == nil { // otherwise some Stacks may not be among the members, and a limit would choose others
+		err = w.assign()
+	}
+	if err != nil {
 		w.stall(pulumiv1.SpecInvalidReason, err.Error())
 		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
@@ -319,14 +323,10 @@ func (w *walk) assign() error {
 // settle lets a Stack that has the target and is not ready count as done, unless it has a turn: then it was updated just now, and is waited for.
 // Without a turn, it was done before, or the target changes nothing for it.
 func (w *walk) settle() {
-	hasTurn := map[string]bool{}
-	for i := range w.status.Turns {
-		hasTurn[w.status.Turns[i].Stack] = true
-	}
 	for _, m := range w.members {
 		switch {
 		case m.State != waves.Settling:
-		case hasTurn[m.String()]:
+		case m.HasTurn:
 			m.State = waves.Waiting
 		default:
 			m.Settle()

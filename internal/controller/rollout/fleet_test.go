@@ -51,6 +51,8 @@ type fleet struct {
 	last         decision
 	// refused are Stacks that are not admitted.
 	refused []autov1alpha1.RolloutFailure
+	// unknownNamespace says why the labels of Namespaces are not known.
+	unknownNamespace error
 	// reconciler remembers the windows of Stacks.
 	reconciler Reconciler
 }
@@ -133,13 +135,16 @@ func fail(stack *pulumiv1.Stack, letter string) {
 
 func (f *fleet) decide() decision {
 	observeAgain := func(status *autov1alpha1.StackRolloutStatus) (members []*waves.Member) {
+		turns := waves.Turns(status)
 		for _, stack := range f.stacks {
-			members = append(members, waves.Observe(stack, f.rollout, status))
+			m := waves.Observe(stack, f.rollout, status)
+			m.HasTurn = turns[m.NamespacedName]
+			members = append(members, m)
 		}
 		return members
 	}
 	f.last = decide(observation{now: f.now, started: f.started, rollout: f.rollout, offer: f.offer, problem: f.problem,
-		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused,
+		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused, unknownNamespace: f.unknownNamespace,
 		hours: f.hours, check: f.reconciler.checksOf(context.Background(), f.rollout, f.stacks), invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
 	f.rollout.Status = f.last.status
 	mark(f.rollout, f.last)
