@@ -186,5 +186,8 @@ func TestTimeWithoutAControllerIsNoTimeout(t *testing.T) {
 	f.started = f.now
 	f.decide()
 	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "a restart begins nothing")
+	f.rollout.Status.Failing = f.rollout.Status.Failing[:1] // there is no room for more
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "nor for one that is not named")
 	f.Expect(f.events).To(HaveLen(announced))
 }
