@@ -119,7 +119,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	if err != nil {
 		return err
 	}
-	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Sources: &source.Set{Sources: shared.sources},
+	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, APIReader: liveReader(mgr), Sources: &source.Set{Sources: shared.sources},
 		Namespaces: shared.namespaces, Store: shared.store, Metrics: waves, Shard: shard.New(o.selector)}
 	if o.selector != nil && !o.selector.Empty() {
 		if rollouts.AllStacks, err = newStacksOfAllShards(mgr, o); err != nil {

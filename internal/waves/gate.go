@@ -21,6 +21,8 @@ import (
 type Verdict struct {
 	// Released is true when it may, and PlanOnly when it may only make a plan of it until it has its turn.
 	Released, PlanOnly bool
+	// Refused is true when it is in no wave, because the StackRollout does not take its source.
+	Refused bool
 	// Reason and Message say what a Stack waits for that may not. They name no revision, so that another commit does not change them.
 	Reason, Message string
 }
@@ -69,12 +71,22 @@ func Release(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, offer au
 			return Verdict{Released: true, PlanOnly: true}
 		}
 	}
+	if isRefused(status, Name(stack.Namespace, stack.Name)) {
+		// What the StackRollout says of it names the source of others.
+		return Verdict{Reason: pulumiv1.WaveNotOpenReason, Refused: true, Message: fmt.Sprintf(
+			"StackRollout %s gives it no revision: it does not take its source, as .status.refused of the StackRollout says", name)}
+	}
 	wait := Verdict{Reason: pulumiv1.WaveNotOpenReason, Message: fmt.Sprintf("a new revision waits for its turn in StackRollout %s", name)}
 	if last == nil {
 		wait.Message = fmt.Sprintf("a new Stack waits for its turn in StackRollout %s; the annotation %s lets it begin with a revision now",
 			name, pulumiv1.ReleaseRevisionAnnotation)
 	}
 	return wait
+}
+
+// isRefused reports whether the StackRollout names the Stack as one that it gives nothing.
+func isRefused(status *autov1alpha1.StackRolloutStatus, stack string) bool {
+	return slices.ContainsFunc(status.Refused, func(refused autov1alpha1.RolloutFailure) bool { return refused.Stack == stack })
 }
 
 // IsReleasedByHand reports whether an annotation of the Stack lets it have the revision, whatever waves and windows say.
@@ -146,7 +158,7 @@ func HasTurn(status *autov1alpha1.StackRolloutStatus, namespace, name string) bo
 }
 
 // Woken returns the Stacks that may have something which they might not have before: they have a turn, may make a plan, or have to look for drift,
-// for this target. A turn that was paused before counts, too.
+// for this target. A turn that was paused before counts, too. And those that the StackRollout refuses, or no longer, which say so.
 func Woken(before, after *autov1alpha1.StackRolloutStatus) (stacks []types.NamespacedName) {
 	had := map[string]bool{}
 	permissions := func(status *autov1alpha1.StackRolloutStatus, visit func(stack, permission string)) {
@@ -163,12 +175,20 @@ func Woken(before, after *autov1alpha1.StackRolloutStatus) (stacks []types.Names
 	if before.Target != nil && after.Target != nil && SameArtifact(before.Target.RolloutRevision, after.Target.RolloutRevision) {
 		permissions(before, func(_, permission string) { had[permission] = true })
 	}
+	wake := func(stack string) {
+		namespace, name, _ := strings.Cut(stack, "/")
+		stacks = append(stacks, types.NamespacedName{Namespace: namespace, Name: name})
+	}
 	permissions(after, func(stack, permission string) {
 		if !had[permission] {
-			namespace, name, _ := strings.Cut(stack, "/")
-			stacks = append(stacks, types.NamespacedName{Namespace: namespace, Name: name})
+			wake(stack)
 		}
 	})
+	for _, refused := range slices.Concat(before.Refused, after.Refused) {
+		if isRefused(before, refused.Stack) != isRefused(after, refused.Stack) {
+			wake(refused.Stack)
+		}
+	}
 	return stacks
 }
 

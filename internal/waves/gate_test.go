@@ -132,6 +132,12 @@ func TestRelease(t *testing.T) {
 			f.rollout.Status.Turns, f.rollout.Status.Paused = []autov1alpha1.RolloutTurn{{Stack: "team/network"}}, true
 			f.rollout.Status.Rejected = revisionB.Revision
 		}, false, pulumiv1.WaveNotOpenReason},
+		"refused": {func(f *facts) {
+			f.rollout.Status.Refused = []autov1alpha1.RolloutFailure{{Stack: "team/other"}, {Stack: "team/network", Message: "its source is of " + commitB}}
+		}, false, pulumiv1.WaveNotOpenReason},
+		"refused, and never updated": {func(f *facts) {
+			f.stack.Status.LastUpdate, f.rollout.Status.Refused = nil, []autov1alpha1.RolloutFailure{{Stack: "team/network"}}
+		}, false, pulumiv1.WaveNotOpenReason},
 		"released by name": {func(f *facts) {
 			f.rollout, f.stack.Annotations = nil, map[string]string{pulumiv1.ReleaseRevisionAnnotation: "sha1:" + commitB}
 		}, true, ""},
@@ -162,7 +168,9 @@ func TestRelease(t *testing.T) {
 			g.Expect(verdict.Released).To(Equal(test.released))
 			g.Expect(verdict.PlanOnly).To(Equal(strings.Contains(name, "only a plan")))
 			g.Expect(verdict.Reason).To(Equal(test.reason))
+			g.Expect(verdict.Refused).To(Equal(strings.Contains(name, "refused")))
 			if !test.released {
+				g.Expect(strings.Contains(verdict.Message, "waits for its turn")).To(Equal(test.reason == pulumiv1.WaveNotOpenReason && !verdict.Refused))
 				g.Expect(verdict.Message).To(ContainSubstring("platform/infra"))
 				g.Expect(verdict.Message).NotTo(ContainSubstring(commitB))
 			}
@@ -188,6 +196,7 @@ func TestStacksThatMayHaveSomethingNewAreWoken(t *testing.T) {
 		return func(s *autov1alpha1.StackRolloutStatus) { s.Plans = all }
 	}
 	paused := func(s *autov1alpha1.StackRolloutStatus) { s.Paused = true }
+	refused := func(s *autov1alpha1.StackRolloutStatus) { s.Refused = []autov1alpha1.RolloutFailure{{Stack: "team/a"}} }
 	for name, test := range map[string]struct {
 		before, after *autov1alpha1.StackRolloutStatus
 		woken         []string
@@ -203,6 +212,9 @@ func TestStacksThatMayHaveSomethingNewAreWoken(t *testing.T) {
 		"a turn after a plan":           {status(revisionA, plans("team/a")), status(revisionA, turns(turn)), []string{"team/a"}},
 		"a plan of another target":      {status(revisionA, plans("team/a")), status(revisionB, plans("team/a")), []string{"team/a"}},
 		"the first target":              {&autov1alpha1.StackRolloutStatus{}, status(revisionA, turns(turn)), []string{"team/a"}},
+		"refused":                       {status(revisionA), status(revisionA, refused), []string{"team/a"}},
+		"refused still":                 {status(revisionA, refused), status(revisionB, refused), nil},
+		"no longer refused":             {status(revisionA, refused), status(revisionA), []string{"team/a"}},
 		"nothing is left of the status": {status(revisionA, turns(turn)), &autov1alpha1.StackRolloutStatus{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -270,4 +282,58 @@ func TestAssign(t *testing.T) {
 	byNamespace[0].Namespaces.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
 	g.Expect(Assign(members, byNamespace, digestA, make([]*int64, 3))).To(MatchError(ContainSubstring(`wave "both"`)))
 	g.Expect(Assign(nil, all, digestA, make([]*int64, len(all)))).To(Succeed())
+}
+
+// A fleet that is created has few Stacks at first.
+func TestLimitHoldsWhenStacksJoin(t *testing.T) {
+	for name, test := range map[string]struct {
+		limit intstr.IntOrString
+		// change is made to the second of the two Stacks that are chosen from ten. chosen is how many are of fifty.
+		change func(*Member)
+		chosen int
+	}{
+		"a number":             {intstr.FromInt32(2), func(*Member) {}, 2},
+		"a percentage":         {intstr.FromString("20%"), func(*Member) {}, 10},
+		"one has a turn":       {intstr.FromInt32(2), func(m *Member) { m.HasTurn = true }, 0},
+		"one is updated":       {intstr.FromInt32(2), func(m *Member) { m.State = Updated }, 0},
+		"one was interrupted":  {intstr.FromInt32(2), func(m *Member) { m.Changed = true }, 0},
+		"one waits, suspended": {intstr.FromInt32(2), func(m *Member) { m.State = LeftOut }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			all := []autov1alpha1.RolloutWave{{Name: "early", Limit: &test.limit}, {Name: "rest"}}
+			var members []*Member
+			join := func(count int) {
+				for range count {
+					members = append(members, &Member{UID: types.UID(fmt.Sprintf("uid-%03d", len(members))), State: Waiting})
+				}
+			}
+			orders := make([]*int64, 2)
+			early := func() (chosen []*Member) {
+				g.Expect(Assign(members, all, digestA, orders)).To(Succeed())
+				for _, m := range members {
+					if m.Wave == 0 {
+						chosen = append(chosen, m)
+					}
+				}
+				return chosen
+			}
+			join(10)
+			first := early()
+			g.Expect(first).To(HaveLen(2))
+			test.change(first[1])
+			join(40)
+			now := early()
+			g.Expect(early()).To(Equal(now))
+			if test.chosen == 0 {
+				g.Expect(now[len(now)-1]).To(Equal(first[1]), "it stays, and so do those before it in the order")
+				return
+			}
+			g.Expect(len(now)).To(BeNumerically("<=", test.chosen))
+			bound := *orders[0]
+			members = slices.DeleteFunc(members, func(m *Member) bool { return m == now[0] })
+			g.Expect(early()).To(Equal(now[1:]), "nobody takes the place of one that leaves")
+			g.Expect(*orders[0]).To(Equal(bound))
+		})
+	}
 }

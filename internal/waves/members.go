@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -72,6 +73,8 @@ type Member struct {
 	Place int64
 	// State is how far it is.
 	State State
+	// HasTurn is true when it has a turn by the status, see Turns. The caller sets it.
+	HasTurn bool
 	// Since is when it got its turn; zero when it has none.
 	Since time.Time
 	// Behind is true when its source is another object than that of the StackRollout, and does not offer the target now. The caller sets it.
@@ -87,7 +90,7 @@ type Member struct {
 	// Has and Succeeded are what the status of the Stack records as the commits that it ran last, and with which it succeeded last: digests, with
 	// the sources that a StackRollout can have.
 	Has, Succeeded string
-	// Begun is true while an update runs or is about to.
+	// Begun is true while an update runs or is about to, and the Stack is not being deleted.
 	Begun bool
 	// HasTarget is true when it succeeded with the target, and has attempted nothing else since.
 	HasTarget bool
@@ -121,7 +124,7 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 		State: Waiting, Stalled: isTrue(stack, meta.StalledCondition) && !isTrue(stack, meta.ReconcilingCondition), DependsOn: dependenciesOf(stack),
 		Windows: stack.Spec.Windows, Generation: stack.Generation, Approval: stack.Spec.Approval != nil,
 	}
-	m.Begun = stack.Status.CurrentUpdate != nil
+	m.Begun = stack.Status.CurrentUpdate != nil && stack.DeletionTimestamp.IsZero()
 	if last := stack.Status.LastUpdate; last != nil {
 		m.Has, m.Succeeded, m.Ended = last.LastAttemptedCommit, last.LastSuccessfulCommit, last.LastResyncTime.Time
 	}
@@ -156,6 +159,16 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 		m.State = Settling
 	}
 	return m
+}
+
+// Turns returns the Stacks that have a turn.
+func Turns(status *autov1alpha1.StackRolloutStatus) map[types.NamespacedName]bool {
+	turns := make(map[types.NamespacedName]bool, len(status.Turns))
+	for i := range status.Turns {
+		namespace, name, _ := strings.Cut(status.Turns[i].Stack, "/")
+		turns[types.NamespacedName{Namespace: namespace, Name: name}] = true
+	}
+	return turns
 }
 
 // done returns the state of the Stack when it is done.
@@ -216,8 +229,7 @@ func dependenciesOf(stack *pulumiv1.Stack) (keys []types.NamespacedName) {
 }
 
 // Assign sets the wave of each member, and sorts them by their waves and, within a wave, by their places in an order that is random and
-// another one for each target. orders has the bounds of waves with a limit that were computed for this target before, and gets those that
-// are missing: so Stacks that come and go move no other Stack to another wave.
+// another one for each target. orders has the bounds of waves with a limit that were computed for this target before, and gets those of now.
 func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, orders []*int64) error {
 	for _, m := range members {
 		m.Wave, m.Place = len(waves)-1, placeOf(m.UID, target)
@@ -241,8 +253,8 @@ func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, 
 			}
 		}
 		if waves[w].Limit != nil {
-			if orders[w] == nil && len(selected) > 0 {
-				orders[w] = new(selected[portion(waves[w].Limit, len(selected), 1)-1].Place)
+			if len(selected) > 0 {
+				orders[w] = boundOf(selected, portion(waves[w].Limit, len(selected), 1), orders[w])
 			}
 			selected = slices.DeleteFunc(selected, func(m *Member) bool { return orders[w] == nil || m.Place > *orders[w] })
 		}
@@ -257,6 +269,29 @@ func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, 
 	}
 	slices.SortStableFunc(members, func(a, b *Member) int { return cmp.Compare(a.Wave, b.Wave) })
 	return nil
+}
+
+// boundOf returns the place of the last Stack in a wave of so many of the selected ones, which are sorted by their places. had is the bound that it
+// had before; nil for none. That one stays, so that Stacks that come and go move no other Stack to another wave, until the wave would have too many:
+// then the last of them that have nothing of the target yet come later.
+func boundOf(selected []*Member, most int, had *int64) *int64 {
+	switch {
+	case had == nil:
+		return new(selected[most-1].Place)
+	case len(selected) == most || selected[most].Place > *had:
+		return had
+	}
+	for _, m := range slices.Backward(selected[most:]) {
+		if m.Place <= *had && m.hasBegun() {
+			return new(m.Place)
+		}
+	}
+	return new(selected[most-1].Place)
+}
+
+// hasBegun reports whether the Stack has something of the target, or may have it now.
+func (m *Member) hasBegun() bool {
+	return m.HasTurn || m.Changed || m.HasTarget || m.State != Waiting && m.State != LeftOut
 }
 
 // selectorOf returns a function that reports whether the wave selects a Stack, if no wave before it does.

@@ -60,7 +60,7 @@ func (f *finder) holdOf(stack *pulumiv1.Stack, source *unstructured.Unstructured
 		return nil, nil
 	}
 	held := &hold{Verdict: verdict, revision: revision, wave: -1}
-	if verdict.Reason == pulumiv1.WaveNotOpenReason {
+	if verdict.Reason == pulumiv1.WaveNotOpenReason && !verdict.Refused {
 		held.rollout, held.wave = rollout, f.waveOf(stack, rollout)
 	}
 	return held, nil
@@ -106,7 +106,10 @@ func (h *hold) String() string {
 
 // brief is what String says in a few words.
 func (h *hold) brief() string {
-	if h.wave < 0 {
+	switch {
+	case h.Refused:
+		return "StackNotInRollout" // as the event of the StackRollout
+	case h.wave < 0:
 		return h.Reason
 	}
 	open := slices.IndexFunc(h.rollout.Spec.Waves, func(wave autov1alpha1.RolloutWave) bool { return wave.Name == h.rollout.Status.Wave })

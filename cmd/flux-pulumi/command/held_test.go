@@ -107,6 +107,9 @@ func TestWhyAStackIsHeldIsTheAnswerOfTheGate(t *testing.T) {
 		}, ""},
 		"suspended":       {func(f *facts) { f.stack.Spec.Suspend = true }, ""},
 		"no StackRollout": {func(f *facts) { f.stack.Spec.RolloutRef.Name = "other" }, pulumiv1.RolloutNotFoundReason},
+		"refused": {func(f *facts) {
+			f.rollout.Status.Refused = []autov1alpha1.RolloutFailure{{Stack: "apps/s0"}}
+		}, "StackNotInRollout"},
 		"waves edited":    {func(f *facts) { f.rollout.Spec.Waves[0].Name = "first" }, pulumiv1.WaveNotOpenReason},
 		"limit not known": {func(f *facts) { f.rollout.Spec.Waves[0].Limit = new(intstr.FromInt32(1)) }, pulumiv1.WaveNotOpenReason},
 		"a window": {func(f *facts) {

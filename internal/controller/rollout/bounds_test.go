@@ -1,7 +1,12 @@
 package rollout
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -10,6 +15,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 func TestStatusIsBounded(t *testing.T) {
@@ -56,6 +62,7 @@ func TestStatusIsBounded(t *testing.T) {
 	f.Expect(len(f.rollout.Status.Failing)).To(And(BeNumerically(">", 0), BeNumerically("<=", maxFailing)))
 	f.Expect(f.turns()).NotTo(BeEmpty())
 	f.Expect(lengthOf(f.rollout.Status)).To(And(BeNumerically(">", maxStatus*3/4), BeNumerically("<", maxStatus)))
+	f.isKeptWhole()
 
 	// With 20 waves and names as most have, the status has room for about as many as may be updated at once.
 	for i, stack := range f.stacks {
@@ -72,6 +79,72 @@ func TestStatusIsBounded(t *testing.T) {
 	f.Expect(f.rollout.Status.Failing).To(HaveLen(maxFailing))
 	f.Expect(len(f.rollout.Status.Plans)).To(BeNumerically(">", 150))
 	f.Expect(lengthOf(f.rollout.Status)).To(BeNumerically("<", maxStatus))
+	f.isKeptWhole()
+
+	// A spec that is large itself leaves less room.
+	for i := range f.rollout.Spec.Waves {
+		f.rollout.Spec.Waves[i].Check = "true" + repeat(" ", 400)
+	}
+	f.rollout.Status.Turns = nil
+	f.decide()
+	f.Expect(len(f.turns())).To(And(BeNumerically(">", 90), BeNumerically("<", 150)))
+	f.isKeptWhole()
+	f.rollout.Annotations, f.rollout.Status.Turns = map[string]string{"a": repeat("a", 100<<10)}, nil
+	f.decide()
+	f.Expect(len(f.turns())).To(BeNumerically(">", 30), "it goes on in any case")
+}
+
+// isKeptWhole fails unless the caches keep the StackRollout whole: who has a turn would not be woken.
+func (f *fleet) isKeptWhole() {
+	event, err := json.Marshal(map[string]any{"type": "MODIFIED", "object": f.rollout})
+	f.Expect(err).NotTo(HaveOccurred())
+	wire := informercache.NewTransport(roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(event))}, nil
+	}))
+	request, err := http.NewRequest(http.MethodGet, "https://api.example.com/apis?watch=true", http.NoBody)
+	f.Expect(err).NotTo(HaveOccurred())
+	response, err := wire.RoundTrip(request)
+	f.Expect(err).NotTo(HaveOccurred())
+	defer response.Body.Close()
+	f.Expect(io.ReadAll(response.Body)).To(MatchJSON(event))
+	f.Expect(informercache.IsShortened(informercache.Shortened(f.rollout.DeepCopy()))).To(BeFalse())
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// Most Stacks are created while the first ones are being updated.
+func TestLimitHoldsWhileAFleetIsCreated(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves = []autov1alpha1.RolloutWave{f.rollout.Spec.Waves[0], {Name: "early", Limit: number(1)}, {Name: "rest"}}
+	f.stacks = f.stacks[:4]
+	f.offers("b")
+	for i := range 50 {
+		f.add(fmt.Sprintf("new-%d", i), false)
+		f.decide()
+		f.Expect(f.rollout.Status.Waves[1].Stacks).To(BeEquivalentTo(1))
+	}
+	for _, stack := range f.turns() {
+		succeed(stack, "b")
+	}
+	f.decide()
+	f.Expect(f.turns()).To(HaveLen(1), "the wave of one Stack")
+	began := f.turns()[0]
+	for i := range 50 {
+		f.add(fmt.Sprintf("newer-%d", i), false)
+	}
+	f.decide()
+	f.Expect(f.turns()).To(ContainElement(began))
+	f.Expect(f.rollout.Status.Turns).To(HaveEach(HaveField("Wave", "early")))
+	f.unknownNamespace = errors.New("the controller may not list Namespaces")
+	order, all := f.rollout.Status.Waves[1].Order, f.stacks
+	f.stacks = f.stacks[:10]
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(pulumiv1.SpecInvalidReason))
+	f.unknownNamespace, f.stacks = nil, all
+	f.decide()
+	f.Expect(f.rollout.Status.Waves[1].Order).To(Equal(order), "not chosen anew from those that were known")
 }
 
 // A decision on 10,000 Stacks, of which some are being updated.

@@ -7,11 +7,15 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/controller/readyexpr"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 const (
@@ -24,7 +28,8 @@ const (
 // checks has what the check of its wave said about each Stack of a StackRollout.
 type checks map[types.UID]verdict
 
-// verdict is what a check says about a version of a Stack.
+// verdict is what a check says about a version of a Stack. Without an expression it says that the cache has only the small fields of that version: a
+// large output must not count as one that is missing.
 type verdict struct {
 	version, expression string
 	// problem is why the Stack does not pass; empty when it does.
@@ -32,24 +37,34 @@ type verdict struct {
 }
 
 // checksOf returns a function that checks Stacks of the StackRollout in one reconcile. It evaluates an expression once for each version of a
-// Stack. known is false when that has to wait for the next reconcile.
+// Stack. known is false when that has to wait for the next reconcile, as for a Stack that has to be read from the API server first.
 func (r *Reconciler) checksOf(
 	ctx context.Context, rollout *autov1alpha1.StackRollout, stacks []*pulumiv1.Stack,
 ) func(stack types.NamespacedName, expression string) (problem string, known bool) {
-	byName := make(map[types.NamespacedName]*pulumiv1.Stack, len(stacks))
-	for _, stack := range stacks {
-		byName[types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}] = stack
-	}
 	value, _ := r.checks.LoadOrStore(types.NamespacedName{Namespace: rollout.Namespace, Name: rollout.Name}, checks{}) // it is reconciled once at a time
 	verdicts := value.(checks)
 	if len(verdicts) > 2*len(stacks) {
 		clear(verdicts) // most of these Stacks are gone
+	}
+	byName, start := make(map[types.NamespacedName]*pulumiv1.Stack, len(stacks)), time.Now()
+	for _, stack := range stacks {
+		name := client.ObjectKeyFromObject(stack)
+		byName[name] = stack
+		if had, found := verdicts[stack.UID]; found && had.expression == "" && had.version == stack.ResourceVersion && time.Since(start) < checkBudget {
+			if whole := r.wholeOf(ctx, name); whole != nil {
+				byName[name] = whole
+			}
+		}
 	}
 	var spent time.Duration
 	return func(name types.NamespacedName, expression string) (problem string, known bool) {
 		stack := byName[name]
 		if had, found := verdicts[stack.UID]; found && had.version == stack.ResourceVersion && had.expression == expression {
 			return had.problem, true
+		}
+		if informercache.IsShortened(stack) {
+			verdicts[stack.UID] = verdict{version: stack.ResourceVersion}
+			return "", false
 		}
 		if spent > checkBudget {
 			return "", false
@@ -66,6 +81,18 @@ func (r *Reconciler) checksOf(
 		verdicts[stack.UID] = verdict{stack.ResourceVersion, expression, problem}
 		return problem, true
 	}
+}
+
+// wholeOf reads a Stack from the API server; nil if that fails.
+func (r *Reconciler) wholeOf(ctx context.Context, name types.NamespacedName) *pulumiv1.Stack {
+	stack := &pulumiv1.Stack{}
+	if err := r.APIReader.Get(ctx, name, stack); err != nil {
+		if !apierrors.IsNotFound(err) {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot read a large stack that has to be checked", "stack", name)
+		}
+		return nil
+	}
+	return stack
 }
 
 // visibleFrom returns the Stack without the outputs that it does not share with the namespace.

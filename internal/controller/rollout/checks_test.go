@@ -1,6 +1,8 @@
 package rollout
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,9 +11,12 @@ import (
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
@@ -88,6 +93,46 @@ func TestChecks(t *testing.T) {
 			f.Expect(f.turns()).To(BeEmpty())
 		}
 	})
+}
+
+// Of a large Stack the cache has only the small fields.
+func TestCheckReadsAllOutputsOfALargeStack(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves[0].Check = "stack.status.outputs.?healthy.orValue(true) == true"
+	f.rollout.Namespace = "team"
+	for _, stack := range f.stacks {
+		stack.Spec.RolloutRef.Namespace = "team"
+	}
+	f.offers("b")
+	whole := f.stacks[0]
+	for _, stack := range f.turns() {
+		succeed(stack, "b")
+	}
+	reports(whole, "healthy", `"`+strings.Repeat("no", 40<<10)+`"`)
+	reads := 0
+	f.reconciler.APIReader = interceptor.NewClient(nil, interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+			f.Expect(key).To(Equal(client.ObjectKeyFromObject(whole)))
+			if reads++; reads == 1 {
+				return errors.New("the API server does not answer")
+			}
+			whole.DeepCopyInto(into.(*pulumiv1.Stack))
+			return nil
+		},
+	})
+	f.stacks[0] = informercache.Shortened(whole.DeepCopy()).(*pulumiv1.Stack)
+	f.Expect(f.stacks[0].Status.Outputs).To(BeEmpty())
+	for range 2 {
+		f.decide()
+		f.Expect(f.last.message).To(Equal("wave canary waits: 1 of its Stacks are being checked"), "%v", f.rollout.Status.Failing)
+		f.Expect(f.last.after).To(Equal(checkInterval))
+	}
+	for range 3 {
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+	}
+	f.Expect(f.rollout.Status.Failing).To(ConsistOf(autov1alpha1.RolloutFailure{Stack: "team/s0", Message: "check is false"}))
+	f.Expect(reads).To(Equal(2), "each version is read once")
 }
 
 // The expression that takes longest, for as many Stacks as there may be.

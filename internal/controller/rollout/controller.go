@@ -60,6 +60,8 @@ const (
 type Reconciler struct {
 	client.Client
 	record.EventRecorder
+	// APIReader reads from the API server a Stack of which the cache has only the small fields.
+	APIReader client.Reader
 	// Sources resolve the source of a StackRollout, and those of its Stacks.
 	Sources *source.Set
 	// Namespaces has the labels of Namespaces.
@@ -74,6 +76,9 @@ type Reconciler struct {
 	// without shards it is nil, and Client has all Stacks.
 	Shard     *shard.Shard
 	AllStacks cache.Cache
+	// started is when the first reconcile began: a controller that is not the leader waits for that. begin sets it.
+	started time.Time
+	begin   sync.Once
 	// written has, by the name of the StackRollout, when its status was written last.
 	written sync.Map
 	// hours has, by the name of the StackRollout, what the windows of its Stacks allow.
@@ -85,7 +90,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=stackrollouts,verbs=get;list;watch
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=stackrollouts/status,verbs=patch
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals,verbs=list;watch
-// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=list;watch
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
 // SetupWithManager adds the controller to the manager.
@@ -190,15 +195,16 @@ func statusesOf(stack *pulumiv1.Stack) map[string]metav1.ConditionStatus {
 	return statuses
 }
 
-// rolloutsThatReadNamespaces returns the StackRollouts that may concern a Namespace whose labels have changed.
+// rolloutsThatReadNamespaces returns the StackRollouts that may concern a Namespace whose labels have changed. Of a large one the cache may not have the
+// selectors.
 func (r *Reconciler) rolloutsThatReadNamespaces(ctx context.Context, _ string) (requests []reconcile.Request) {
 	list := &autov1alpha1.StackRolloutList{}
 	if err := r.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "cannot find the stackrollouts that select namespaces")
 	}
 	for i := range list.Items {
-		if waves.ReadsNamespaces(&list.Items[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		if rollout := &list.Items[i]; waves.ReadsNamespaces(rollout) || informercache.IsShortened(rollout) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(rollout)})
 		}
 	}
 	return requests
@@ -231,6 +237,7 @@ func (r *Reconciler) rolloutsOf(ctx context.Context, key string) (requests []rec
 
 // Reconcile observes, decides, and writes the status.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	r.begin.Do(func() { r.started = time.Now() })
 	rollout := &autov1alpha1.StackRollout{}
 	if err := r.Get(ctx, request.NamespacedName, rollout); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -29,10 +29,11 @@ const (
 const sourceInterval = 30 * time.Second
 
 const (
-	// maxStatus bounds the status, in bytes of JSON: everybody who watches gets it with each turn. Turns get what the rest leaves, but at least
-	// leastTurns. The rest is bounded by these numbers, and these bytes: earlier targets, those that Stacks still have among them; the first Stack that
+	// maxStatus bounds the status, in bytes of JSON: everybody who watches gets it with each turn. With smallSpec for the spec and the metadata, that is what
+	// a cache keeps whole (informercache.MaxSize, which counts more per byte). Turns get what the rest leaves, but at least leastTurns. The rest is bounded by these numbers, and these bytes: earlier targets, those that Stacks still have among them; the first Stack that
 	// fails and those that cannot take part; the message of a condition, and all conditions.
 	maxStatus        = 48 << 10
+	smallSpec        = 2 << 10
 	leastTurns       = 4 << 10
 	maxEarlier       = 10
 	maxKept          = 50
@@ -51,7 +52,9 @@ const (
 
 // observation is everything that a decision is made from.
 type observation struct {
-	now     time.Time
+	now time.Time
+	// started is since when this controller reconciles. Nobody may have been there before.
+	started time.Time
 	rollout *autov1alpha1.StackRollout
 	// offer is what the source offers; nil when problem says why it offers nothing.
 	offer   *autov1alpha1.RolloutRevision
@@ -163,7 +166,11 @@ func decide(o observation) decision {
 		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
 	}
-	if err := errors.Join(w.unknownNamespace, w.readWindows(), w.assign()); err != nil {
+	err := errors.Join(w.unknownNamespace, w.readWindows())
+	if err == nil { // otherwise some Stacks may not be among the members, and a limit would choose others
+		err = w.assign()
+	}
+	if err != nil {
 		w.stall(pulumiv1.SpecInvalidReason, err.Error())
 		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
@@ -291,7 +298,7 @@ func (w *walk) assign() error {
 	for i := range entries {
 		entries[i] = autov1alpha1.RolloutWaveStatus{Name: w.spec.Waves[i].Name, State: autov1alpha1.RolloutWavePending}
 		if had := w.waveNamed(entries[i].Name); had != nil {
-			entries[i].SoakingSince = had.SoakingSince
+			entries[i].SoakingSince = w.past(had.SoakingSince)
 			if limit := w.spec.Waves[i].Limit; limit != nil && had.Limit == limit.String() {
 				orders[i] = had.Order
 			}
@@ -341,14 +348,10 @@ func (w *walk) inheritSoak(entries []autov1alpha1.RolloutWaveStatus) (isNew []bo
 // settle lets a Stack that has the target and is not ready count as done, unless it has a turn: then it was updated just now, and is waited for.
 // Without a turn, it was done before, or the target changes nothing for it.
 func (w *walk) settle() {
-	hasTurn := map[string]bool{}
-	for i := range w.status.Turns {
-		hasTurn[w.status.Turns[i].Stack] = true
-	}
 	for _, m := range w.members {
 		switch {
 		case m.State != waves.Settling:
-		case hasTurn[m.String()]:
+		case m.HasTurn:
 			m.State = waves.Waiting
 		default:
 			m.Settle()

@@ -263,6 +263,25 @@ func TestDecisions(t *testing.T) {
 		f.decide()
 		f.Expect(f.turns()).To(ConsistOf(f.stacks[0]), "it gets its turn at once")
 	})
+	t.Run("left-out-while-it-is-updated", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(1)
+		f.offers("b")
+		runs := f.turns()[0]
+		runs.Status.CurrentUpdate, runs.Spec.Suspend = &pulumiv1.CurrentStackUpdate{}, true
+		f.now = f.now.Add(time.Hour)
+		f.decide()
+		f.Expect(f.turns()).To(ConsistOf(runs), "its update goes on")
+		f.Expect(f.rollout.Status.Waves[0].LeftOut).To(BeEquivalentTo(1))
+		f.Expect(f.last.after).To(Equal(waves.DefaultTimeout - time.Hour))
+		f.now = f.now.Add(waves.DefaultTimeout - time.Hour)
+		f.decide()
+		f.Expect(f.turns()).To(And(HaveLen(1), Not(ContainElement(runs))), "others do not wait for ever")
+		next := f.turns()[0]
+		next.Status.CurrentUpdate, next.DeletionTimestamp = &pulumiv1.CurrentStackUpdate{}, &metav1.Time{Time: noon}
+		f.decide()
+		f.Expect(f.turns()).To(And(HaveLen(1), Not(ContainElement(next))), "nor for a destroy")
+	})
 	t.Run("suspended", func(t *testing.T) {
 		f := newFleet(t)
 		f.rollout.Spec.MaxConcurrent = number(1)

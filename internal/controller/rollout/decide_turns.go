@@ -3,14 +3,20 @@ package rollout
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/waves"
 )
+
+// startGrace is how long, at most, a controller that was just started lets Stacks go on whose time was over by then. Maybe nobody was there to begin
+// their updates, or to record how these ended.
+const startGrace = 10 * time.Minute
 
 // endTurns keeps the turns of Stacks that are not done with the target, and have not failed. A Stack that took too long keeps its turn, so
 // that it can still end, and counts as failing; so does one with drift, which looks for it again. A Stack that has not begun loses its turn while it
@@ -24,12 +30,17 @@ func (w *walk) endTurns() {
 			continue
 		}
 		wave := &w.spec.Waves[m.Wave]
+		turn.Since = *w.past(&turn.Since)
 		switch {
 		case m.State == waves.Updated:
 			w.soakSince(&w.status.Waves[m.Wave], m.Ended)
 			continue
 		case m.State == waves.Waiting && !m.Begun && !m.HasTarget && (m.Approval && !m.Approved || w.isShut(m) || w.waitsForMember(m)):
 			continue
+		case m.State == waves.LeftOut && m.Begun && w.now.Sub(turn.Since.Time) < waves.TimeoutOf(wave):
+			// Its update goes on, and so it keeps its place.
+			m.Since = turn.Since.Time
+			w.comeBackIn(waves.TimeoutOf(wave) - w.now.Sub(m.Since))
 		case m.State == waves.Waiting, m.State == waves.CheckingDrift:
 			if w.initial.Paused && !w.status.Paused {
 				turn.Since = w.time() // it may not have begun
@@ -45,6 +56,15 @@ func (w *walk) endTurns() {
 	w.status.Turns = kept
 }
 
+// past returns a time of the status. One that a clock which was ahead has written counts as now: it would be long until anything that counts from it
+// is over.
+func (w *walk) past(recorded *metav1.Time) *metav1.Time {
+	if recorded != nil && recorded.After(w.now) {
+		return new(w.time())
+	}
+	return recorded
+}
+
 // limitTurn lets a Stack go on with its turn for that long.
 func (w *walk) limitTurn(m *waves.Member, limit time.Duration) {
 	took := "updated"
@@ -56,13 +76,27 @@ func (w *walk) limitTurn(m *waves.Member, limit time.Duration) {
 	default:
 		m.State = waves.Running
 	}
-	switch left := limit - w.now.Sub(m.Since); {
+	left := limit - w.now.Sub(m.Since)
+	if grace := min(startGrace, limit) - w.now.Sub(w.started); left <= 0 && grace > 0 && !w.wasFailing(m) {
+		left = grace
+	}
+	switch {
 	case w.status.Paused: // the time does not count
 	case left <= 0:
 		m.State, m.Message = waves.Failing, fmt.Sprintf("not %s within %s", took, limit)
 	default:
 		w.comeBackIn(left)
 	}
+}
+
+// wasFailing reports whether the Stack may have been failing by the last decision, which names some of those that were.
+func (w *walk) wasFailing(m *waves.Member) bool {
+	count := 0
+	for i := range w.initial.Waves {
+		count += int(w.initial.Waves[i].Failing)
+	}
+	return count > len(w.initial.Failing) ||
+		slices.ContainsFunc(w.initial.Failing, func(failed autov1alpha1.RolloutFailure) bool { return failed.Stack == m.String() })
 }
 
 // givePlans lets Stacks with spec.approval of the open wave, and of those before it, make plans of the target: so all of them can be approved
@@ -102,7 +136,7 @@ func (w *walk) giveTurns(open openWave) {
 	}
 	active, room := 0, w.roomForTurns()
 	for _, m := range w.members {
-		if m.State == waves.Running || m.State == waves.CheckingDrift && !m.Since.IsZero() {
+		if m.State == waves.Running || (m.State == waves.CheckingDrift || m.State == waves.LeftOut) && !m.Since.IsZero() {
 			active++
 		}
 	}
@@ -144,7 +178,8 @@ func (w *walk) giveTurns(open openWave) {
 func (w *walk) roomForTurns() int {
 	rest := w.status
 	rest.Conditions, rest.Turns, rest.Plans, rest.Failing, rest.Refused = nil, nil, nil, nil, nil
-	return max(maxStatus-conditionsLength-plansLength-failuresLength-lengthOf(rest), leastTurns) - lengthOf(w.status.Turns)
+	large := max(0, lengthOf(w.spec)+lengthOf(w.rollout.Annotations)+lengthOf(w.rollout.Labels)-smallSpec)
+	return max(maxStatus-conditionsLength-plansLength-failuresLength-lengthOf(rest)-large, leastTurns) - lengthOf(w.status.Turns)
 }
 
 // fit leaves out Stacks that failed, and that the status has no room for: it names some as examples only.

@@ -45,21 +45,20 @@ type fleet struct {
 	problem *source.Problem
 	// approvals are those that count.
 	approvals []autov1alpha1.ApprovalSpec
-	now       time.Time
-	events    []string
-	last      decision
+	// started is when the controller was started; long ago if it is zero.
+	now, started time.Time
+	events       []string
+	last         decision
 	// refused are Stacks that are not admitted.
 	refused []autov1alpha1.RolloutFailure
+	// unknownNamespace says why the labels of Namespaces are not known.
+	unknownNamespace error
 	// reconciler remembers the windows of Stacks.
 	reconciler Reconciler
 }
 
 func (f *fleet) hours(m *waves.Member) windows.State {
 	return f.reconciler.hoursOf(types.NamespacedName{Name: f.rollout.Name}, len(f.stacks), f.now)(m)
-}
-
-func (f *fleet) check(name types.NamespacedName, expression string) (problem string, known bool) {
-	return f.reconciler.checksOf(context.Background(), f.rollout, f.stacks)(name, expression)
 }
 
 // between returns a window from some time after noon until another.
@@ -136,14 +135,17 @@ func fail(stack *pulumiv1.Stack, letter string) {
 
 func (f *fleet) decide() decision {
 	observeAgain := func(status *autov1alpha1.StackRolloutStatus) (members []*waves.Member) {
+		turns := waves.Turns(status)
 		for _, stack := range f.stacks {
-			members = append(members, waves.Observe(stack, f.rollout, status))
+			m := waves.Observe(stack, f.rollout, status)
+			m.HasTurn = turns[m.NamespacedName]
+			members = append(members, m)
 		}
 		return members
 	}
-	f.last = decide(observation{now: f.now, rollout: f.rollout, offer: f.offer, problem: f.problem,
-		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused,
-		hours: f.hours, check: f.check, invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
+	f.last = decide(observation{now: f.now, started: f.started, rollout: f.rollout, offer: f.offer, problem: f.problem,
+		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused, unknownNamespace: f.unknownNamespace,
+		hours: f.hours, check: f.reconciler.checksOf(context.Background(), f.rollout, f.stacks), invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
 	f.rollout.Status = f.last.status
 	mark(f.rollout, f.last)
 	for _, event := range f.last.events {

@@ -17,7 +17,11 @@ const (
 )
 
 // hours has what the windows of the Stacks of a StackRollout allow, until that changes.
-type hours map[types.UID]hour
+type hours struct {
+	known map[types.UID]hour
+	// now is when they were asked last: a clock may go back.
+	now time.Time
+}
 
 type hour struct {
 	generation int64
@@ -27,11 +31,14 @@ type hour struct {
 // hoursOf returns a function that evaluates the windows of a Stack, for one reconcile of a StackRollout with so many Stacks. Windows are
 // evaluated once until the next time at which one opens or closes.
 func (r *Reconciler) hoursOf(rollout types.NamespacedName, stacks int, now time.Time) func(*waves.Member) windows.State {
-	value, _ := r.hours.LoadOrStore(rollout, hours{}) // one StackRollout is reconciled once at a time
-	known := value.(hours)
-	if len(known) > 2*stacks {
-		clear(known) // most of these Stacks are gone
+	value, _ := r.hours.LoadOrStore(rollout, &hours{known: map[types.UID]hour{}}) // one StackRollout is reconciled once at a time
+	h := value.(*hours)
+	known := h.known
+	now = now.Round(0) // without the monotonic clock, which never goes back
+	if len(known) > 2*stacks || now.Before(h.now) {
+		clear(known) // most of these Stacks are gone, or these times are not over yet
 	}
+	h.now = now
 	var spent time.Duration
 	return func(m *waves.Member) windows.State {
 		had, found := known[m.UID]

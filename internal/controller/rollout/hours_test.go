@@ -114,3 +114,80 @@ func TestWindowsOfManyStacksTakeBoundedTime(t *testing.T) {
 	second, _ := evaluated(noon.Add(hoursInterval))
 	g.Expect(second).To(BeNumerically(">", first), "what is known is not evaluated again")
 }
+
+// The clock of the controller may have been ahead by months, until it was corrected or another controller took over.
+func TestClockThatWasAheadDelaysNothing(t *testing.T) {
+	const ahead = 100 * 24 * time.Hour
+	t.Run("soak", func(t *testing.T) {
+		f := soaking(t)
+		f.now = f.now.Add(-ahead)
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+		f.Expect(f.last.after).To(Equal(time.Hour))
+		f.now = f.now.Add(time.Hour)
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutProgressingReason))
+		f.Expect(f.turns()).To(HaveLen(5))
+	})
+	t.Run("timeout", func(t *testing.T) {
+		f := newFleet(t)
+		f.offers("b")
+		f.now = f.now.Add(-ahead)
+		f.decide()
+		f.Expect(f.last.after).To(Equal(waves.DefaultTimeout))
+		f.now = f.now.Add(waves.DefaultTimeout)
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+	})
+	t.Run("windows-of-a-stack", func(t *testing.T) {
+		f := newFleet(t)
+		f.stacks[0].Spec.Windows = []autov1alpha1.Window{between(autov1alpha1.WindowDeny, 0, ahead), between(autov1alpha1.WindowDeny, 2*ahead, 3*ahead)}
+		f.now = noon.Add(2 * ahead)
+		f.offers("b")
+		f.Expect(f.turns()).NotTo(ContainElement(f.stacks[0]))
+		f.now = noon.Add(-time.Hour)
+		f.decide()
+		f.Expect(f.turns()).To(ContainElement(f.stacks[0]))
+	})
+}
+
+func TestTimeWithoutAControllerIsNoTimeout(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves[0].Timeout = &metav1.Duration{Duration: time.Minute}
+	f.rollout.Spec.Waves[1].Timeout = &metav1.Duration{Duration: time.Hour}
+	f.offers("b")
+	for _, stack := range f.turns() {
+		stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{}
+	}
+	f.now = f.now.Add(15 * time.Minute)
+	f.started = f.now
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutProgressingReason), "the results may not be recorded yet")
+	f.Expect(f.last.after).To(Equal(time.Minute), "no longer than the timeout")
+	f.finish("b")
+	f.Expect(f.last.complete).To(BeTrue())
+	f.Expect(f.events).NotTo(ContainElement(autov1alpha1.RolloutHaltedReason))
+
+	f.offers("d")
+	for _, stack := range f.stacks[:3] {
+		f.ends(stack, "d")
+	}
+	f.decide()
+	f.now = f.now.Add(3 * time.Hour)
+	f.started = f.now.Add(-time.Minute)
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutProgressingReason))
+	f.Expect(f.last.after).To(Equal(startGrace - time.Minute))
+	f.now = f.now.Add(startGrace - time.Minute)
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+	announced := len(f.events)
+
+	f.started = f.now
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "a restart begins nothing")
+	f.rollout.Status.Failing = f.rollout.Status.Failing[:1] // there is no room for more
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "nor for one that is not named")
+	f.Expect(f.events).To(HaveLen(announced))
+}

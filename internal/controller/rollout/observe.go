@@ -47,9 +47,10 @@ func (r *Reconciler) namespacesOf(rollout *autov1alpha1.StackRollout, stacks []p
 	return known, err
 }
 
-// observe reads what a decision is made from. All of it is in caches.
+// observe reads what a decision is made from. All of it is in caches, except large Stacks that have to be
+// checked; and its own source is looked at again if the cache seems to be behind.
 func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRollout) (*observation, error) {
-	o := &observation{now: time.Now(), rollout: rollout}
+	o := &observation{now: time.Now(), started: r.started, rollout: rollout}
 	own := follower(rollout)
 	found, err := r.Sources.Resolve(ctx, own)
 	if errors.As(err, &o.problem) {
@@ -92,10 +93,10 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 	slices.SortFunc(o.refused, func(a, b autov1alpha1.RolloutFailure) int { return cmp.Compare(a.Stack, b.Stack) })
 	o.refused = o.refused[:min(len(o.refused), maxRefused)]
 	o.observeAgain = func(status *autov1alpha1.StackRolloutStatus) []*waves.Member {
-		members := make([]*waves.Member, len(admitted))
+		members, turns := make([]*waves.Member, len(admitted)), waves.Turns(status)
 		for i, stack := range admitted {
 			members[i] = waves.Observe(stack, rollout, status)
-			members[i].Behind = others.isBehind(stack, status)
+			members[i].Behind, members[i].HasTurn = others.isBehind(stack, status), turns[members[i].NamespacedName]
 			members[i].NamespaceLabels = known[stack.Namespace].labels
 		}
 		return members

@@ -64,7 +64,7 @@ func (s *sources) check(stack *pulumiv1.Stack) string {
 		}
 		other = &otherSource{}
 		s.others[key] = other
-		switch found, err := s.resolve(stack); {
+		switch found, err := s.resolve(asNew(stack)); {
 		case err != nil || found == nil:
 			// It takes part, and its wave waits: without it, the next wave would begin.
 		case found.Repository != s.repository:
@@ -75,6 +75,14 @@ func (s *sources) check(stack *pulumiv1.Stack) string {
 		}
 	}
 	return other.problem
+}
+
+// asNew returns the Stack as if it had run nothing yet. What it has run makes a source look again, at the API server, and a StackRollout would do so
+// for each of its sources, in each decision. A source of which the cache is behind is only behind for a moment longer.
+func asNew(stack *pulumiv1.Stack) *pulumiv1.Stack {
+	fresh := &pulumiv1.Stack{Namespace: stack.Namespace, Name: stack.Name, Spec: stack.Spec}
+	fresh.Status.VerifiedDigest = stack.Status.VerifiedDigest
+	return fresh
 }
 
 // isBehind reports whether the source of the Stack does not offer the target: it was not polled since, or has something newer already.

@@ -109,11 +109,16 @@ func TestSourcesOfTheSameRepositoryTakePart(t *testing.T) {
 }
 
 // lagging is a source of which the cache has an earlier artifact than the API server.
-type lagging struct{ *source.Flux }
+type lagging struct {
+	*source.Flux
+	// requests is how often the API server was asked.
+	requests int
+}
 
-func (lagging) Resolve(_ context.Context, _ *pulumiv1.Stack, live bool) (*source.Artifact, error) {
-	found := &source.Artifact{Digest: revision("a").Digest, Revision: revision("a").Revision, Published: noon, Watched: true}
+func (l *lagging) Resolve(_ context.Context, _ *pulumiv1.Stack, live bool) (*source.Artifact, error) {
+	found := &source.Artifact{Digest: revision("a").Digest, Revision: revision("a").Revision, Published: noon, Watched: true, Repository: "https://git.example.com/infra"}
 	if live {
+		l.requests++
 		found.Digest, found.Revision, found.Published = revision("b").Digest, revision("b").Revision, noon.Add(time.Hour)
 	}
 	return found, nil
@@ -122,7 +127,7 @@ func (lagging) Resolve(_ context.Context, _ *pulumiv1.Stack, live bool) (*source
 // After a restart the cache may be behind. What was the target before must not take the place of the target.
 func TestTargetStaysWhenTheCacheIsBehind(t *testing.T) {
 	g := NewWithT(t)
-	sources := &source.Set{Sources: []source.Source{lagging{&source.Flux{}}}}
+	sources := &source.Set{Sources: []source.Source{&lagging{Flux: &source.Flux{}}}}
 	rollout := newFleet(t).rollout
 	offered := func() string {
 		found, err := sources.Resolve(t.Context(), follower(rollout))
@@ -133,6 +138,26 @@ func TestTargetStaysWhenTheCacheIsBehind(t *testing.T) {
 	g.Expect(offered()).To(Equal(revision("b").Revision))
 	rollout.Status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: revision("a"), Since: metav1.NewTime(noon)}
 	g.Expect(offered()).To(Equal(revision("a").Revision))
+}
+
+// A Stack that waits for its turn is resynced, too, after its source has published what it may not have yet.
+func TestSourcesOfTenantsAreReadFromTheCache(t *testing.T) {
+	g := NewWithT(t)
+	flux := &lagging{Flux: &source.Flux{}}
+	r := &Reconciler{Sources: &source.Set{Sources: []source.Source{flux}}}
+	rollout := newFleet(t).rollout
+	offered, err := flux.Resolve(t.Context(), nil, false)
+	g.Expect(err).NotTo(HaveOccurred())
+	others := r.sourcesLike(t.Context(), rollout, offered)
+	status := &autov1alpha1.StackRolloutStatus{Target: &autov1alpha1.RolloutTarget{RolloutRevision: revision("a")}}
+	for _, tenant := range []string{"team-1", "team-2"} {
+		stack := following(tenant, sourcev1.GitRepositoryKind, "infra")
+		stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{LastAttemptedCommit: revision("c").Digest, LastResyncTime: metav1.NewTime(noon.Add(time.Hour))}
+		g.Expect(others.check(stack)).To(BeEmpty())
+		g.Expect(others.isBehind(stack, status)).To(BeFalse())
+	}
+	g.Expect(others.others).To(HaveLen(2))
+	g.Expect(flux.requests).To(BeZero())
 }
 
 // A check may read the conditions of a Stack, so a change of one brings its StackRollout back.

@@ -3,19 +3,24 @@ package stack
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/waves"
@@ -118,4 +123,40 @@ func TestConditionHeld(t *testing.T) {
 		g.Expect(conditions.Has(stack, pulumiv1.HeldCondition)).To(BeFalse())
 	}
 	g.Expect(len(times)).To(BeNumerically(">", 90))
+}
+
+// members is a client that has the Stacks of one StackRollout.
+type members struct {
+	client.Client
+	stacks []pulumiv1.Stack
+}
+
+func (c members) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*pulumiv1.StackList).Items = c.stacks
+	return nil
+}
+
+// The cache has only the first turns of a large StackRollout. A Stack that has the last one, and that nothing else wakes, must begin all the same.
+func TestStackThatGetsATurnIsWoken(t *testing.T) {
+	for name, annotation := range map[string]int{"small": 0, "large": 60 << 10} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			rollout := func(turns int) *autov1alpha1.StackRollout {
+				rollout := &autov1alpha1.StackRollout{Namespace: "platform", Name: "waves", Annotations: map[string]string{"a": strings.Repeat("a", annotation)}}
+				rollout.Status.Target = &autov1alpha1.RolloutTarget{Digest: "sha256:b"}
+				for i := range turns {
+					rollout.Status.Turns = append(rollout.Status.Turns, autov1alpha1.RolloutTurn{Stack: fmt.Sprintf("team/%0200d", i), Wave: "rest", Since: metav1.NewTime(now)})
+				}
+				return informercache.Shortened(rollout).(*autov1alpha1.StackRollout)
+			}
+			last := fmt.Sprintf("%0200d", 149)
+			r := &Reconciler{Client: members{stacks: []pulumiv1.Stack{{Namespace: "team", Name: last}}}}
+			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+			defer queue.ShutDown()
+			r.rolloutChanged(t.Context(), event.UpdateEvent{ObjectOld: rollout(149), ObjectNew: rollout(150)}, queue)
+			g.Expect(queue.Len()).To(Equal(1))
+			woken, _ := queue.Get()
+			g.Expect(woken.Name).To(Equal(last))
+		})
+	}
 }

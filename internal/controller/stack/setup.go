@@ -278,10 +278,11 @@ func (r *Reconciler) membersIn(ctx context.Context, namespace string) (requests 
 	return requests
 }
 
-// rolloutChanged wakes the Stacks that may have something now, and all when something changed that may concern each of them.
+// rolloutChanged wakes the Stacks that may have something now, and all when something changed that may concern each of them. Of a large StackRollout the
+// cache has only the first turns.
 func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, queue requestQueue) {
 	before, after := e.ObjectOld.(*autov1alpha1.StackRollout), e.ObjectNew.(*autov1alpha1.StackRollout)
-	if !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) ||
+	if informercache.IsShortened(after) || !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) ||
 		!equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces) {
 		r.wakeRollout(ctx, after, queue)
 		return

@@ -71,6 +71,7 @@ var meanings = map[string]string{
 	"cannot find the stacks of a source":                                                    "A new revision may reach StackRollouts whose Stacks have sources of their own only when they are reconciled the next time.",
 	"cannot find the stackrollouts that select namespaces":                                  "A new label of a Namespace may reach its StackRollouts only when they are reconciled the next time.",
 	"cannot find the stacks of a namespace":                                                 "A new label of a Namespace may reach its Stacks only when they are reconciled the next time.",
+	"cannot read a large stack that has to be checked":                                      "A wave waits for its `check` of this Stack, which is tried again every second. `error` says why.",
 	"cannot watch Namespaces, so nothing is selected by their labels: allow list and watch": "A StackRollout selects by the labels of Namespaces. Grant the controller the rights, or select by other means.",
 	"cannot watch Namespaces":                                                               "`error` says why. StackRollouts that select by the labels of Namespaces wait. It is tried again every ten seconds.",
 	"cannot find the updates to reconcile":                                                  "A change may reach its Updates only when they are reconciled the next time.",

@@ -34,7 +34,7 @@ var (
 	read = []string{"list", "watch"}
 	rows = []row{
 		{clusterRole, pulumiGroup, "stacks", read, "To cache Stacks.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
-		{clusterRole, pulumiGroup, "stacks", []string{"get"}, "To check what a Stack has recorded before an Approval counts and before an Update is deleted, and to read a Stack in `dependsOn` that another shard manages.",
+		{clusterRole, pulumiGroup, "stacks", []string{"get"}, "To check what a Stack has recorded before an Approval counts and before an Update is deleted, to read a Stack in `dependsOn` that another shard manages, and a Stack with large outputs before the `check` of its wave.",
 			"Approvals are not accepted, plans wait, and expired Updates stay.", (*fixture).newStack, (*fixture).newApproval, ""},
 		{clusterRole, pulumiGroup, "stacks", []string{"patch"}, "To set and remove the finalizer, and to request an update of a prerequisite.",
 			"Nothing is deployed, because without the finalizer a deleted Stack would leave resources behind.", nil, (*fixture).newStack, ""},
