@@ -266,6 +266,7 @@ func TestWaveIsPromotedByAnApproval(t *testing.T) {
 	p.AwaitStack("east", notReady(pulumiv1.WaveNotOpenReason))
 	counts := decide("first", autov1alpha1.ApprovalApprove, "rest", first.Revision)
 	p.Expect(conditions.IsTrue(counts, autov1alpha1.ApprovalAccepted)).To(BeTrue())
+	p.Expect(counts.Status.TargetDigest).To(Equal(first.Digest))
 	p.Expect(counts.OwnerReferences).To(ConsistOf(HaveField("Kind", autov1alpha1.StackRolloutKind)))
 	p.AwaitStack("east", ready(first.Digest))
 

@@ -83,6 +83,12 @@ type ApprovalStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// TargetDigest is the digest of the target for which the Approval of a revision was accepted: it counts for the same content under another
+	// name, and not for other content under the same one.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	TargetDigest string `json:"targetDigest,omitempty"`
 }
 
 // GetConditions returns the conditions of the Approval.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -131,8 +130,7 @@ func described(err error, format string, args ...any) error {
 func (r *Reconciler) recordVerdict(ctx context.Context, o *observation, v verdict) error {
 	approval := o.approval
 	before := approval.DeepCopy()
-	bind(o, v)
-	if !equality.Semantic.DeepEqual(before, approval) {
+	if bind(o) {
 		if err := patch.Object(ctx, r.Client, before, approval); err != nil {
 			return described(err, "make the approval go with its plan")
 		}
@@ -140,6 +138,9 @@ func (r *Reconciler) recordVerdict(ctx context.Context, o *observation, v verdic
 	}
 	kind := corev1.EventTypeNormal
 	if v.accepted {
+		if o.rollout != nil {
+			approval.Status.TargetDigest = o.rollout.Status.Target.Digest
+		}
 		conditions.MarkTrue(approval, autov1alpha1.ApprovalAccepted, v.reason, "%s", v.message)
 	} else {
 		kind = corev1.EventTypeWarning
@@ -159,8 +160,8 @@ func (r *Reconciler) recordVerdict(ctx context.Context, o *observation, v verdic
 	return nil
 }
 
-// bind makes the Update or the StackRollout the owner of the Approval, and records the content that it is about.
-func bind(o *observation, v verdict) {
+// bind makes the Update or the StackRollout the owner of the Approval. It returns whether that is new.
+func bind(o *observation) bool {
 	owner := metav1.OwnerReference{APIVersion: autov1alpha1.GroupVersion.String()}
 	switch {
 	case o.update != nil:
@@ -168,12 +169,11 @@ func bind(o *observation, v verdict) {
 	case o.rollout != nil:
 		owner.Kind, owner.Name, owner.UID = autov1alpha1.StackRolloutKind, o.rollout.Name, o.rollout.UID
 	}
-	if owner.Name != "" && len(o.approval.OwnerReferences) == 0 {
-		o.approval.OwnerReferences = []metav1.OwnerReference{owner}
+	if owner.Name == "" || len(o.approval.OwnerReferences) > 0 {
+		return false
 	}
-	if v.accepted && o.rollout != nil {
-		metav1.SetMetaDataAnnotation(&o.approval.ObjectMeta, plans.TargetDigestAnnotation, o.rollout.Status.Target.Digest)
-	}
+	o.approval.OwnerReferences = []metav1.OwnerReference{owner}
+	return true
 }
 
 // rejectionOf returns the index of the first Approval that rejects the target of the StackRollout; -1 when there is none.

@@ -15,10 +15,6 @@ import (
 // MaxApprovals bounds the approvals in the status.
 const MaxApprovals = 10
 
-// TargetDigestAnnotation on an Approval of a revision is the digest of the target that it was accepted for: the same content counts as that also
-// under another name.
-const TargetDigestAnnotation = "auto.pulumi.com/target-digest"
-
 // Situation is what decides about the state of a plan, apart from the plan itself.
 type Situation struct {
 	// Policy is spec.approval of the Stack; nil when it is not set.
@@ -106,7 +102,7 @@ func Counts(approval *autov1alpha1.Approval) bool {
 
 // RevisionOf returns the revision that an Approval is about. Its digest is known once the Approval was accepted.
 func RevisionOf(approval *autov1alpha1.Approval) autov1alpha1.RolloutRevision {
-	return autov1alpha1.RolloutRevision{Revision: approval.Spec.Revision, Digest: approval.Annotations[TargetDigestAnnotation]}
+	return autov1alpha1.RolloutRevision{Revision: approval.Spec.Revision, Digest: approval.Status.TargetDigest}
 }
 
 // NeedsNoApproval returns why the plan may be carried out without an approval; empty when it needs one.
