@@ -84,13 +84,26 @@ func (p *pauses) record(remote git.Remote, failure *gitFailure, err error) {
 	if errors.As(err, &own) && errors.As(own.Unwrap(), &ofSubmodule) {
 		key = repositoryPauseKey(remote) // the server of a submodule has asked for it
 	}
-	switch failure.class {
-	case rateFailure:
+	switch {
+	case failure.newToken:
+		p.prolong(repositoryPauseKey(remote))
+		return
+	case failure.class == rateFailure:
 		wait = max(wait, minRateRetry)
-	case credentialFailure:
+	case failure.class == credentialFailure:
 		key, wait = repositoryPauseKey(remote), maxRetry
 	}
 	if wait > 0 {
 		p.kept.Add(key, pause{failure, remote.Key(), p.clock.Now().Add(wait)})
+	}
+}
+
+// prolong makes a pause that is just over the answer for a little longer: a new token that the server does not know yet tells nothing else.
+func (p *pauses) prolong(key string) {
+	found, _ := p.kept.Get(key)
+	known, _ := found.(pause)
+	if over := p.clock.Since(known.until); over >= 0 && over < maxRetry {
+		known.until = p.clock.Now().Add(firstRetry)
+		p.kept.Add(key, known)
 	}
 }

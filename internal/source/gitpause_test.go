@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
@@ -67,6 +68,36 @@ func TestCheckoutsLeaveAServerAloneForTheTimeThatItAsksFor(t *testing.T) {
 		}
 		s.Expect(s.lists.Load() + s.packs.Load()).To(Equal(asked))
 	}
+}
+
+func TestCheckoutWithANewTokenThatIsRefusedGoesOnToSayWhatIsKnown(t *testing.T) {
+	g, clock := NewWithT(t), clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
+	p, remote, repo := newPauses(clock), git.Remote{URL: testURL}, gitRepository{url: testURL}
+	reason := func() string {
+		if failure := p.ofCheckout(remote, repo); failure != nil {
+			return failure.Reason
+		}
+		return ""
+	}
+	refused := unavailable("the token is new")
+	refused.newToken = true
+	p.record(remote, refused, refused)
+	g.Expect(reason()).To(BeEmpty(), "nothing is known")
+	err := gitError(git.AuthenticationFailed)
+	p.record(remote, gitFailureOf(err, repo), err)
+	p.record(remote, refused, refused)
+	clock.Step(maxRetry - time.Second)
+	g.Expect(reason()).To(Equal("AuthenticationFailed"), "the pause is not shorter either")
+	clock.Step(time.Second)
+	for range 6 {
+		g.Expect(reason()).To(BeEmpty(), "it is tried again")
+		p.record(remote, refused, refused)
+		g.Expect(reason()).To(Equal("AuthenticationFailed"))
+		clock.Step(firstRetry)
+	}
+	clock.Step(maxRetry)
+	p.record(remote, refused, refused)
+	g.Expect(reason()).To(BeEmpty(), "that was long ago")
 }
 
 func TestCheckoutsDoNotRepeatCredentialsThatWereRefused(t *testing.T) {
