@@ -100,6 +100,16 @@ func TestCheckoutWithANewTokenThatIsRefusedGoesOnToSayWhatIsKnown(t *testing.T) 
 	g.Expect(reason()).To(BeEmpty(), "that was long ago")
 }
 
+func TestPausedCheckoutNamesTheSecretOfItsOwnNamespace(t *testing.T) {
+	g, p, remote := NewWithT(t), newPauses(clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))), git.Remote{URL: testURL}
+	repo := func(namespace, secret string) gitRepository {
+		return gitRepository{namespace: namespace, url: testURL, auth: &autov1alpha1.GitAuth{SecretRef: secretRef(secret)}}
+	}
+	err := gitError(git.AuthenticationFailed)
+	p.record(remote, gitFailureOf(err, repo("a", "of-a")), err)
+	g.Expect(p.ofCheckout(remote, repo("b", "of-b")).Message).To(And(ContainSubstring(`Secret "of-b"`), Not(ContainSubstring("of-a"))))
+}
+
 func TestCheckoutsDoNotRepeatCredentialsThatWereRefused(t *testing.T) {
 	s := newGitFixture(t)
 	s.wants("user", canary)
