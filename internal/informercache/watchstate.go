@@ -9,8 +9,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// refusedFor is how long a watch counts as refused after the API server refused it. An informer tries again after 30 to 60 seconds, and says
-// nothing when it succeeds.
+// refusedFor is how long a watch counts as refused after the API server refused it, if Works is not called. An informer tries again after 30 to
+// 60 seconds, and says nothing when it succeeds.
 const refusedFor = 2 * time.Minute
 
 // WatchState says whether the API server refuses the watch of an informer. Its zero value is a watch that is not refused.
@@ -23,6 +23,9 @@ type WatchState struct {
 func (s *WatchState) IsRefused() bool {
 	return time.Since(time.Unix(0, s.refused.Load())) <= refusedFor
 }
+
+// Works notes that the API server has answered the informer: the watch is not refused any longer.
+func (s *WatchState) Works() { s.refused.Store(0) }
 
 // ErrorHandler returns the handler for the errors of the informer. It calls onRefused when the API server begins to refuse the watch, for
 // lack of rights, and onGone when the cluster no longer serves the version of the kind, which no informer recovers from. All other errors

@@ -13,7 +13,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -64,9 +63,9 @@ type Watcher struct {
 
 	// retry is the time from a watch that could not begin to the next attempt.
 	retry time.Duration
-	// informer is set once it runs, and refused is true when the API server did not let it read before it had read all.
+	// informer is set once it runs.
 	informer atomic.Pointer[informer]
-	refused  atomic.Bool
+	state    informercache.WatchState
 }
 
 // informer is the informer with the cache that it fills.
@@ -98,10 +97,9 @@ func (w *Watcher) Labels(namespace string) (map[string]string, error) {
 	}
 	running := w.informer.Load()
 	switch {
-	case running != nil && running.HasSynced():
-	case w.refused.Load():
-		return nil, errRefused
-	default:
+	case w.state.IsRefused():
+		return nil, errRefused // what the informer has may be outdated
+	case running == nil || !running.HasSynced():
 		w.begin()
 		return nil, ErrNotYet
 	}
@@ -113,7 +111,7 @@ func (w *Watcher) Labels(namespace string) (map[string]string, error) {
 }
 
 // Source returns a source for a controller: it enqueues what mapFunc returns for each Namespace that was created, has other labels or is
-// gone, and once all were read, for an empty name.
+// gone, and for an empty name once all were read, and when the API server begins or ceases to refuse that.
 func (w *Watcher) Source(mapFunc func(ctx context.Context, namespace string) []reconcile.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if w == nil {
@@ -155,7 +153,7 @@ func (w *Watcher) run(ctx context.Context) error {
 	shared := true // callers only read the labels
 	objects, err := informercache.NewCache(w.Config, cache.Options{
 		HTTPClient: w.HTTPClient, Mapper: w.Mapper, Scheme: w.Scheme,
-		DefaultTransform: keepLabels, DefaultUnsafeDisableDeepCopy: &shared, DefaultWatchErrorHandler: w.handleError,
+		DefaultTransform: keepLabels, DefaultUnsafeDisableDeepCopy: &shared, DefaultWatchErrorHandler: w.state.ErrorHandler(func(err error) { w.onRefused(ctx, err) }, func() {}),
 	})
 	if err != nil {
 		return fmt.Errorf("create the cache of Namespaces: %w", err)
@@ -182,6 +180,7 @@ func (w *Watcher) run(ctx context.Context) error {
 	w.informer.Store(&informer{objects, watched})
 	w.watches.Go(func() {
 		if objects.WaitForCacheSync(ctx) {
+			w.state.Works()
 			w.tell("")
 		}
 	})
@@ -189,6 +188,7 @@ func (w *Watcher) run(ctx context.Context) error {
 }
 
 func (w *Watcher) notify(object any) {
+	w.state.Works()
 	if name, err := toolscache.DeletionHandlingObjectToName(object); err == nil {
 		w.tell(name.Name)
 	}
@@ -203,16 +203,20 @@ func (w *Watcher) tell(namespace string) {
 	}
 }
 
-// handleError notes that the API server refuses the watch, and logs what to do about it once. The informer tries again.
-func (w *Watcher) handleError(ctx context.Context, reflector *toolscache.Reflector, err error) {
-	if !apierrors.IsForbidden(err) {
-		toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+// onRefused logs what to do about it. It tells everybody now and, because no event may do that, when it is over; if not all were read yet, run
+// does.
+func (w *Watcher) onRefused(ctx context.Context, err error) {
+	w.Log.Error(err, "cannot watch Namespaces, so nothing is selected by their labels: allow list and watch")
+	w.tell("")
+	if running := w.informer.Load(); running == nil || !running.HasSynced() {
 		return
 	}
-	if !w.refused.Swap(true) {
-		w.Log.Error(err, "cannot watch Namespaces, so nothing is selected by their labels: allow list and watch")
-		w.tell("")
-	}
+	w.watches.Go(func() {
+		over := func(context.Context) (bool, error) { return !w.state.IsRefused(), nil }
+		if wait.PollUntilContextCancel(ctx, w.retry, false, over) == nil {
+			w.tell("")
+		}
+	})
 }
 
 // keepLabels removes what nobody asks for.

@@ -40,6 +40,8 @@ func TestMain(m *testing.M) {
 type heard struct {
 	mu    sync.Mutex
 	names []string
+	// watches are those of the Watcher.
+	watches controlplane.Watches
 }
 
 func (h *heard) read() []string {
@@ -56,11 +58,13 @@ func start(t *testing.T, user string) (*Watcher, *heard) {
 	if user != "" {
 		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
 	}
+	h := &heard{}
+	h.watches.Of(config)
 	httpClient, err := rest.HTTPClientFor(config)
 	g.Expect(err).NotTo(HaveOccurred())
 	mapper, err := apiutil.NewDynamicRESTMapper(config, httpClient)
 	g.Expect(err).NotTo(HaveOccurred())
-	w, h := New(Options{Config: config, HTTPClient: httpClient, Mapper: mapper, Scheme: scheme.Scheme, Log: logr.Discard()}), &heard{}
+	w := New(Options{Config: config, HTTPClient: httpClient, Mapper: mapper, Scheme: scheme.Scheme, Log: logr.Discard()})
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	t.Cleanup(queue.ShutDown)
 	g.Expect(w.Source(func(_ context.Context, namespace string) []reconcile.Request {
@@ -120,11 +124,19 @@ func TestLabelsThatMayNotBeReadAreUnknownUntilTheyMay(t *testing.T) {
 	g.Expect(admin.Create(t.Context(), &rbacv1.ClusterRole{Name: "namespaces", Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}},
 	}})).To(Succeed())
-	g.Expect(admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{Name: "namespaces", Subjects: []rbacv1.Subject{
+	binding := &rbacv1.ClusterRoleBinding{Name: "namespaces", Subjects: []rbacv1.Subject{
 		{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "nobody"},
-	}, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "namespaces"}})).To(Succeed())
+	}, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "namespaces"}}
+	g.Expect(admin.Create(t.Context(), binding)).To(Succeed())
 	g.Eventually(problem).WithTimeout(patience).Should(Succeed())
 	g.Eventually(h.read).Should(Equal([]string{"", ""}))
+
+	w.retry = 10 * time.Millisecond
+	g.Expect(admin.Delete(t.Context(), binding)).To(Succeed())
+	g.Eventually(func() error { h.watches.Interrupt(); return problem() }).WithTimeout(patience).Should(MatchError(errRefused), "old labels do not count")
+	g.Eventually(h.read).Should(Equal([]string{"", "", ""}), "nobody waits for an event that does not come")
+	w.state.Works() // as when there is no answer of the API server for some time that refuses the watch
+	g.Eventually(h.read).Should(Equal([]string{"", "", "", ""}), "no event may say that it is over")
 }
 
 func TestControllerOfOneNamespaceKnowsNoLabels(t *testing.T) {

@@ -52,10 +52,13 @@ type Watcher struct {
 	selector  labels.Selector
 	informers map[Kind]cache.Informer
 	listeners []func(Key)
+	// state is that of both watches: the rights to them are given and withdrawn together.
+	state informercache.WatchState
 }
 
 // NewWatcher returns a Watcher that starts to watch when it is started.
 func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
+	w := &Watcher{selector: o.Selector, informers: map[Kind]cache.Informer{}}
 	shared := true // callers only read the objects from the cache
 	options := cache.Options{
 		HTTPClient:                   o.HTTPClient,
@@ -64,7 +67,9 @@ func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
 		DefaultLabelSelector:         o.Selector,
 		DefaultTransform:             informercache.KeepVersion,
 		DefaultUnsafeDisableDeepCopy: &shared,
-		DefaultWatchErrorHandler:     errorHandler(o.Log),
+		DefaultWatchErrorHandler: w.state.ErrorHandler(func(err error) {
+			o.Log.Error(err, "cannot watch Secrets and ConfigMaps, so their changes cause no update: allow list and watch, or set --watch-configs-label-selector=none")
+		}, func() {}),
 	}
 	if o.Namespace != "" {
 		options.DefaultNamespaces = map[string]cache.Config{o.Namespace: {}}
@@ -73,7 +78,7 @@ func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the cache of the metadata of Secrets and ConfigMaps: %w", err)
 	}
-	w := &Watcher{cache: objects, selector: o.Selector, informers: map[Kind]cache.Informer{}}
+	w.cache = objects
 	for _, kind := range []Kind{Secret, ConfigMap} {
 		if w.informers[kind], err = objects.GetInformer(ctx, metadataOf(kind), cache.BlockUntilSynced(false)); err != nil {
 			return nil, fmt.Errorf("watch the metadata of %ss: %w", kind, err)
@@ -126,9 +131,10 @@ func (w *Watcher) source(mapFunc func(context.Context, Key) []reconcile.Request,
 }
 
 // Versions returns the versions of the objects that exist and are watched, in the order of the keys. It returns none until the Watcher
-// knows all objects; the Watcher then notifies all listeners about each of them.
+// knows all objects; the Watcher then notifies all listeners about each of them. It also returns none while the API server refuses the watches,
+// because what the Watcher knows may be outdated.
 func (w *Watcher) Versions(ctx context.Context, keys []Key) ([]Version, error) {
-	if w == nil || !w.informers[Secret].HasSynced() || !w.informers[ConfigMap].HasSynced() {
+	if !w.works() {
 		return nil, nil
 	}
 	var versions []Version
@@ -146,10 +152,15 @@ func (w *Watcher) Versions(ctx context.Context, keys []Key) ([]Version, error) {
 	return versions, nil
 }
 
+// works reports whether the Watcher knows the versions of all objects.
+func (w *Watcher) works() bool {
+	return w != nil && w.informers[Secret].HasSynced() && w.informers[ConfigMap].HasSynced() && !w.state.IsRefused()
+}
+
 // Version returns the id of the version of an object with these labels; empty when there is no such object. It is not known when the object
-// is not watched, or until the Watcher knows all objects.
+// is not watched, until the Watcher knows all objects, or while the API server refuses the watches.
 func (w *Watcher) Version(ctx context.Context, key Key, labelled map[string]string) (known bool, id string, err error) {
-	if w == nil || !w.selector.Matches(labels.Set(labelled)) || !w.informers[Secret].HasSynced() || !w.informers[ConfigMap].HasSynced() {
+	if !w.works() || !w.selector.Matches(labels.Set(labelled)) {
 		return false, "", nil
 	}
 	versions, err := w.Versions(ctx, []Key{key})
@@ -169,8 +180,10 @@ func (w *Watcher) listen(ctx context.Context, changed func(Key), deletions bool)
 	if !w.cache.WaitForCacheSync(ctx) {
 		return
 	}
+	w.state.Works()
 	for kind, informer := range w.informers {
 		notify := func(object any) {
+			w.state.Works()
 			if name, err := toolscache.DeletionHandlingObjectToName(object); err == nil {
 				changed(Key{kind, name.Namespace, name.Name})
 			}
@@ -195,15 +208,4 @@ func metadataOf(kind Kind) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(string(kind)))
 	return object
-}
-
-// errorHandler logs what to do when the controller may not watch, and leaves all other errors to the default handler.
-func errorHandler(log logr.Logger) toolscache.WatchErrorHandlerWithContext {
-	return func(ctx context.Context, reflector *toolscache.Reflector, err error) {
-		if apierrors.IsForbidden(err) {
-			log.Error(err, "cannot watch Secrets and ConfigMaps, so their changes cause no update: allow list and watch, or set --watch-configs-label-selector=none")
-			return
-		}
-		toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
-	}
 }

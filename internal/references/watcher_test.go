@@ -45,8 +45,10 @@ func (j *journal) read() []string {
 }
 
 // watch runs a Watcher with the configuration until the test ends.
-func watch(t *testing.T, g *WithT, config *rest.Config, in string) (w *Watcher, told, logged *journal) {
+func watch(t *testing.T, g *WithT, config *rest.Config, in string) (w *Watcher, told, logged *journal, watches *controlplane.Watches) {
 	t.Helper()
+	watches = &controlplane.Watches{}
+	watches.Of(config)
 	http, err := rest.HTTPClientFor(config)
 	g.Expect(err).NotTo(HaveOccurred())
 	mapper, err := apiutil.NewDynamicRESTMapper(config, http)
@@ -66,7 +68,7 @@ func watch(t *testing.T, g *WithT, config *rest.Config, in string) (w *Watcher, 
 		cancel()
 		g.Eventually(done).WithTimeout(patience).Should(Receive(BeNil()))
 	})
-	return w, told, logged
+	return w, told, logged, watches
 }
 
 func TestWatcherOnARealAPIServer(t *testing.T) {
@@ -92,7 +94,7 @@ func TestWatcherOnARealAPIServer(t *testing.T) {
 
 	t.Run("tells of what is selected and keeps nothing but versions", func(t *testing.T) {
 		g := NewWithT(t)
-		w, told, _ := watch(t, g, cluster.Config(), namespace)
+		w, told, _, _ := watch(t, g, cluster.Config(), namespace)
 		g.Eventually(told.read).WithTimeout(patience).Should(ConsistOf("Secret/team/a", "ConfigMap/team/a"))
 		keys := []Key{secret("a"), secret("unlabelled"), secret("missing"), configMap("a")}
 		before, err := w.Versions(t.Context(), keys)
@@ -124,7 +126,7 @@ func TestWatcherOnARealAPIServer(t *testing.T) {
 		create(&corev1.ServiceAccount{Namespace: namespace, Name: account})
 		config, err := cluster.ServiceAccountConfig(t.Context(), namespace, account)
 		g.Expect(err).NotTo(HaveOccurred())
-		w, told, logged := watch(t, g, config, "other")
+		w, told, logged, watches := watch(t, g, config, "other")
 		g.Eventually(logged.read).WithTimeout(patience).Should(ContainElement(ContainSubstring("allow list and watch, or set --watch-configs-label-selector=none")))
 		key := Key{Kind: Secret, Namespace: "other", Name: "a"}
 		g.Expect(w.Versions(t.Context(), []Key{key})).To(BeEmpty())
@@ -132,13 +134,21 @@ func TestWatcherOnARealAPIServer(t *testing.T) {
 		create(&rbacv1.ClusterRole{Name: account, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"secrets", "configmaps"}, Verbs: []string{"list", "watch"}},
 		}})
-		create(&rbacv1.ClusterRoleBinding{
+		binding := &rbacv1.ClusterRoleBinding{
 			Name:     account,
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: account},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
-		})
+		}
+		create(binding)
 		g.Eventually(told.read).WithTimeout(2 * patience).Should(ConsistOf("Secret/other/a", "ConfigMap/other/a"))
 		g.Expect(w.Versions(t.Context(), []Key{key})).To(HaveLen(1))
+
+		// What was known before does not count when the right is withdrawn.
+		g.Expect(c.Delete(t.Context(), binding)).To(Succeed())
+		g.Eventually(func() ([]Version, error) { watches.Interrupt(); return w.Versions(t.Context(), []Key{key}) }).WithTimeout(patience).Should(BeEmpty())
+		known, _, err := w.Version(t.Context(), key, label)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(known).To(BeFalse())
 	})
 }
 

@@ -56,7 +56,13 @@ func (c *gitCommit) pack(ctx context.Context, to io.Writer) error {
 	}
 	remote.Namespace = c.namespace
 	commit, err := c.git.client.Archive(ctx, remote, c.sha, to)
-	c.git.pauses.record(remote, gitFailureOf(err, c.repo), err)
+	failure := gitFailureOf(err, c.repo)
+	c.git.pauses.record(remote, failure, err)
+	if failure != nil && failure.newToken {
+		if failure := c.git.pauses.ofCheckout(remote, c.repo); failure != nil {
+			return failure
+		}
+	}
 	if len(commit.LeftOut) > 0 {
 		c.git.options.Log.Info("symbolic links of a commit are left out, because they lead to no file of the commit",
 			"repository", c.repo.shown(), "commit", c.sha, "links", commit.LeftOut)

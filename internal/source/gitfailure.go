@@ -43,6 +43,8 @@ type gitFailure struct {
 	kind artifact.Kind
 	// detail is for the log only, see git.Error.
 	detail string
+	// newToken says that the server refused a token that it may not know yet, see git.ErrNewToken.
+	newToken bool
 	// diskFull says that the disk of the controller is full: the store makes room then.
 	diskFull bool
 }
@@ -105,7 +107,8 @@ func failureOfGit(err *git.Error, repo gitRepository) *gitFailure {
 	known, ok := gitFailures[err.Kind]
 	if !ok {
 		failure := unavailable("%s", err.Message)
-		failure.retryAfter, failure.detail, failure.diskFull = err.RetryAfter, err.Detail, errors.Is(err, syscall.ENOSPC)
+		failure.retryAfter, failure.detail = err.RetryAfter, err.Detail
+		failure.diskFull, failure.newToken = errors.Is(err, syscall.ENOSPC), errors.Is(err, git.ErrNewToken)
 		return failure
 	}
 	advice := known.advice

@@ -21,9 +21,10 @@ type pauses struct {
 	kept  *lru.Cache // pause by a key
 }
 
-// pause is the failure that is the answer until a time, and the key of the repository that it was the answer for.
+// pause is the error that is the answer until a time, and the key of the repository that it was the answer for. It is explained to each
+// namespace in its own words: with the same credentials, the name of the Secret may be another one.
 type pause struct {
-	failure    *gitFailure
+	err        error
 	repository string
 	until      time.Time
 }
@@ -64,7 +65,7 @@ func (p *pauses) find(key string, remote git.Remote, repo gitRepository) *gitFai
 	if left <= 0 {
 		return nil
 	}
-	failure := *known.failure
+	failure := *gitFailureOf(known.err, repo)
 	if failure.retryAfter = left; known.repository != remote.Key() {
 		// The message names a repository that may be one of another namespace.
 		failure.Message = repo.shown() + ": the server has asked the controller to wait before its next request"
@@ -84,13 +85,26 @@ func (p *pauses) record(remote git.Remote, failure *gitFailure, err error) {
 	if errors.As(err, &own) && errors.As(own.Unwrap(), &ofSubmodule) {
 		key = repositoryPauseKey(remote) // the server of a submodule has asked for it
 	}
-	switch failure.class {
-	case rateFailure:
+	switch {
+	case failure.newToken:
+		p.prolong(repositoryPauseKey(remote))
+		return
+	case failure.class == rateFailure:
 		wait = max(wait, minRateRetry)
-	case credentialFailure:
+	case failure.class == credentialFailure:
 		key, wait = repositoryPauseKey(remote), maxRetry
 	}
 	if wait > 0 {
-		p.kept.Add(key, pause{failure, remote.Key(), p.clock.Now().Add(wait)})
+		p.kept.Add(key, pause{err, remote.Key(), p.clock.Now().Add(wait)})
+	}
+}
+
+// prolong makes a pause that is just over the answer for a little longer: a new token that the server does not know yet tells nothing else.
+func (p *pauses) prolong(key string) {
+	found, _ := p.kept.Get(key)
+	known, _ := found.(pause)
+	if over := p.clock.Since(known.until); over >= 0 && over < maxRetry {
+		known.until = p.clock.Now().Add(firstRetry)
+		p.kept.Add(key, known)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
@@ -67,6 +68,46 @@ func TestCheckoutsLeaveAServerAloneForTheTimeThatItAsksFor(t *testing.T) {
 		}
 		s.Expect(s.lists.Load() + s.packs.Load()).To(Equal(asked))
 	}
+}
+
+func TestCheckoutWithANewTokenThatIsRefusedGoesOnToSayWhatIsKnown(t *testing.T) {
+	g, clock := NewWithT(t), clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
+	p, remote, repo := newPauses(clock), git.Remote{URL: testURL}, gitRepository{url: testURL}
+	reason := func() string {
+		if failure := p.ofCheckout(remote, repo); failure != nil {
+			return failure.Reason
+		}
+		return ""
+	}
+	refused := unavailable("the token is new")
+	refused.newToken = true
+	p.record(remote, refused, refused)
+	g.Expect(reason()).To(BeEmpty(), "nothing is known")
+	err := gitError(git.AuthenticationFailed)
+	p.record(remote, gitFailureOf(err, repo), err)
+	p.record(remote, refused, refused)
+	clock.Step(maxRetry - time.Second)
+	g.Expect(reason()).To(Equal("AuthenticationFailed"), "the pause is not shorter either")
+	clock.Step(time.Second)
+	for range 6 {
+		g.Expect(reason()).To(BeEmpty(), "it is tried again")
+		p.record(remote, refused, refused)
+		g.Expect(reason()).To(Equal("AuthenticationFailed"))
+		clock.Step(firstRetry)
+	}
+	clock.Step(maxRetry)
+	p.record(remote, refused, refused)
+	g.Expect(reason()).To(BeEmpty(), "that was long ago")
+}
+
+func TestPausedCheckoutNamesTheSecretOfItsOwnNamespace(t *testing.T) {
+	g, p, remote := NewWithT(t), newPauses(clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))), git.Remote{URL: testURL}
+	repo := func(namespace, secret string) gitRepository {
+		return gitRepository{namespace: namespace, url: testURL, auth: &autov1alpha1.GitAuth{SecretRef: secretRef(secret)}}
+	}
+	err := gitError(git.AuthenticationFailed)
+	p.record(remote, gitFailureOf(err, repo("a", "of-a")), err)
+	g.Expect(p.ofCheckout(remote, repo("b", "of-b")).Message).To(And(ContainSubstring(`Secret "of-b"`), Not(ContainSubstring("of-a"))))
 }
 
 func TestCheckoutsDoNotRepeatCredentialsThatWereRefused(t *testing.T) {

@@ -285,7 +285,8 @@ type answer struct {
 }
 
 // after returns the answer after one more round, and whether the round decided anything. The first failure that may be over at the next
-// round changes nothing for subscribers if they have an answer already.
+// round changes nothing for subscribers if they have an answer already, and a token that the server may not know yet changes nothing at all
+// while it is known that somebody has to act: otherwise the reason would alternate with each token.
 func (a answer) after(result pollResult, now time.Time) (next answer, decided bool) {
 	next = a
 	next.failure = result.failure
@@ -297,6 +298,9 @@ func (a answer) after(result pollResult, now time.Time) (next answer, decided bo
 		return next, true
 	}
 	class := result.failure.class
+	if result.failure.newToken && a.failure != nil && (a.failure.class == credentialFailure || a.failure.class == absentFailure) {
+		return a, false
+	}
 	if a.failure == nil || a.failure.class != class {
 		next.failures = 0
 	}

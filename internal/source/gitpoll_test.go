@@ -202,6 +202,40 @@ func TestAnswerThatSomebodyHasToActOnIsShownAtOnce(t *testing.T) {
 	}
 }
 
+func TestNewTokenThatIsRefusedDoesNotHideWhatIsKnown(t *testing.T) {
+	refused := unavailable("the token is new")
+	refused.newToken = true
+	for _, kind := range []git.Kind{git.AuthenticationFailed, git.RepositoryNotFound} {
+		t.Run(string(kind), func(t *testing.T) {
+			d := newDriver(t, GitOptions{})
+			query := queryOf("a", branch("main"))
+			_, _ = d.stacks.Subscribe(query)
+			d.pollAll()
+			d.servers.err = gitError(kind)
+			d.pass(time.Minute)
+			known := d.problem(query)
+			d.Expect(known.Message).To(ContainSubstring(string(kind)))
+			d.notified()
+			for range 3 {
+				d.servers.err = refused
+				d.pass(5 * time.Minute)
+				d.Expect(d.questions()).To(BeNumerically(">", 3))
+				d.Expect(d.problem(query)).To(Equal(known))
+				d.servers.err = gitError(kind)
+				d.pass(time.Minute)
+			}
+			d.Expect(d.notified()).To(BeEmpty())
+			d.servers.err = nil
+			d.pass(time.Minute)
+			d.Expect(d.commit(query)).To(Equal(firstSHA))
+			d.notified()
+			d.servers.err = refused
+			d.pass(2 * time.Minute)
+			d.Expect(d.problem(query).Reason).To(Equal("SourceUnavailable"), "nothing else is known")
+		})
+	}
+}
+
 func TestCommitIsNeverPolled(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	d.Expect(d.problem(queryOf("a", branch("main"))).Pending).To(BeTrue())

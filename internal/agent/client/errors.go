@@ -68,6 +68,12 @@ func (e *Error) Unwrap() error {
 	return e.Kind
 }
 
+// Unanswered reports whether a call failed without an answer, or with one that was refused: it may or may not have had an effect.
+func Unanswered(err error) bool {
+	failed := (*Error)(nil)
+	return err != nil && (!errors.As(err, &failed) || errors.Is(err, ErrUnavailable) || errors.Is(err, errBadAnswer))
+}
+
 // deadlineSlack is how much earlier than the caller's own timer the agent may notice the caller's deadline.
 const deadlineSlack = 100 * time.Millisecond
 

@@ -24,6 +24,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/backoff"
 	"github.com/stack-controller/stack-controller/internal/controller/plans"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/patch"
@@ -77,8 +78,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if o.stack != nil && !r.Shard.Has(o.stack) || o.rollout != nil && !r.Shard.Has(o.rollout) {
-		// The controller of the shard of the Stack or the StackRollout decides.
-		return ctrl.Result{}, nil
+		// The controller of its shard decides. Nothing wakes this one when it gets the Stack or the StackRollout before that.
+		return ctrl.Result{RequeueAfter: backoff.Proportional(o.age(), longestWait, maxUnseen)}, nil
 	}
 	said := decide(o)
 	if said.after > 0 {

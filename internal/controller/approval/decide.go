@@ -24,6 +24,9 @@ type observation struct {
 	stack *pulumiv1.Stack
 }
 
+// age is how old the Approval is.
+func (o *observation) age() time.Duration { return o.now.Sub(o.approval.CreationTimestamp.Time) }
+
 // verdict is the final decision on an Approval.
 type verdict struct {
 	accepted        bool
@@ -58,7 +61,7 @@ func decideOnRevision(o observation) verdict {
 		return refuse(pulumiv1.RolloutNotFoundReason, "there is no StackRollout %q in this namespace", spec.Rollout)
 	}
 	target, is := o.rollout.Status.Target, autov1alpha1.RolloutRevision{Revision: spec.Revision}
-	isTarget, age := target != nil && waves.Same(target.RolloutRevision, is), o.now.Sub(o.approval.CreationTimestamp.Time)
+	isTarget, age := target != nil && waves.Same(target.RolloutRevision, is), o.age()
 	switch {
 	case !isTarget && age < maxUnseen && waves.IsWhole(spec.Revision) && !wasTarget(&o.rollout.Status, is):
 		return verdict{after: backoff.Proportional(age, shortestWait, longestWait)} // a pipeline may be faster than the source
@@ -103,7 +106,7 @@ func decideOnPlan(o observation) verdict {
 		return refuse(autov1alpha1.PlanNotFoundReason, "Update %q is not one of a Stack", spec.Update)
 	}
 	plan, current := o.stack.Status.Plan, o.stack.Status.CurrentUpdate
-	age := o.now.Sub(o.approval.CreationTimestamp.Time)
+	age := o.age()
 	switch unseen := current != nil && current.UID == o.update.UID || plan == nil && current == nil; {
 	case unseen && age < maxUnseen:
 		return verdict{after: backoff.Proportional(age, shortestWait, longestWait)}

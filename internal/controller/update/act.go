@@ -41,7 +41,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 	before := o.update.DeepCopy()
 	r.measure(o, d)
 	switch {
-	case d.action == actionWait && d.wake != byTurn, d.action == actionRepeat, d.action == actionReconnect && isLost(o):
+	case d.action == actionWait && d.wake != byTurn && !o.turn.tried, d.action == actionRepeat, d.action == actionReconnect && isLost(o):
 		r.turns.leave(ctrlclient.ObjectKeyFromObject(o.update))
 	case d.action == actionFollow, d.action == actionStorePlan, d.action == actionCancel, d.action == actionReconnect:
 		r.turns.hold(o.update)
@@ -156,7 +156,14 @@ func (r *Reconciler) start(ctx context.Context, o *observation) error {
 	if err != nil {
 		return err
 	}
+	r.turns.trying(o.update)
 	operation, err := agent.StartOperation(ctx, o.request)
+	switch {
+	case client.Unanswered(err):
+		o.turn.tried = true
+	case err != nil:
+		r.turns.settle(ctrlclient.ObjectKeyFromObject(o.update))
+	}
 	if refusal := (*client.Error)(nil); errors.As(err, &refusal) {
 		// The message of an agent that refuses a request may quote the request, and those who read a status may not read Secrets. Nobody knows
 		// which agent is in the image, so the controller does not rely on it. To leave every message out would leave users without the reason:

@@ -146,7 +146,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.Get(ctx, request.NamespacedName, update); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.background.stop(request.NamespacedName)
-			r.turns.leave(request.NamespacedName)
+			r.turns.forget(request.NamespacedName)
 			r.Git.Forget(request.NamespacedName)
 			r.Metrics.Forget(request.NamespacedName)
 			return ctrl.Result{}, nil
@@ -182,9 +182,7 @@ func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Res
 			"action", d.action, "reason", d.reason, "message", d.message, "waker", d.wake, "after", d.after.String())
 		switch d.action {
 		case actionQueue:
-			if o.turn, err = r.turns.ask(ctx, r, o.update, o.now); err == nil && o.turn.place == 0 {
-				err = r.observeAgent(ctx, o)
-			}
+			err = r.queue(ctx, o)
 		case actionWake:
 			agent, failed := r.Runtime.Wake(ctx, o.workspace)
 			o.woken = &connection{agent, failed}
@@ -201,6 +199,24 @@ func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Res
 		}
 	}
 	return ctrl.Result{}, err
+}
+
+// queue asks for a slot, and with a slot the agent. Without one, the agent is asked only for an operation that may run already.
+func (r *Reconciler) queue(ctx context.Context, o *observation) (err error) {
+	if o.turn, err = r.turns.ask(ctx, r, o.update, o.now); err != nil || o.turn.place > 0 && !o.turn.unconfirmed {
+		return err
+	}
+	if err := r.observeAgent(ctx, o); err != nil {
+		return err
+	}
+	if o.turn.place > 0 && errors.Is(o.agent.err, agentruntime.ErrResting) {
+		o.agent = agentView{} // it runs nothing, and rests until it is the turn of the Update
+	}
+	if o.agent.err == nil {
+		r.turns.settle(ctrlclient.ObjectKeyFromObject(o.update))
+		o.turn.tried = false
+	}
+	return nil
 }
 
 // waitingIndex is the index of the Updates that have not started. Their value is notStarted.

@@ -60,7 +60,8 @@ const (
 	// actionReconnect keeps watching an operation whose agent does not answer, so that it is followed when the agent answers again. Without an
 	// agent, the operation holds no slot meanwhile.
 	actionReconnect action = "reconnect"
-	// actionQueue asks for a slot for the operation. Then the agent is asked, if there is a slot, and the controller decides again.
+	// actionQueue asks for a slot for the operation. Then the agent is asked, if there is a slot or the operation may run already, and the
+	// controller decides again.
 	actionQueue action = "queue"
 	// actionWake starts an agent that rests. Then the agent is asked, and the controller decides again.
 	actionWake action = "wake"

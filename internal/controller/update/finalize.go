@@ -37,7 +37,7 @@ const (
 // Update is deleted.
 func (r *Reconciler) finalize(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {
 	r.background.stop(ctrlclient.ObjectKeyFromObject(update))
-	r.turns.leave(ctrlclient.ObjectKeyFromObject(update))
+	r.turns.forget(ctrlclient.ObjectKeyFromObject(update))
 	if controllerutil.ContainsFinalizer(update, pulumiv1.Finalizer) {
 		if err := r.forgetOperation(ctx, update); err != nil {
 			if sinceCompletion(update) < forgetTimeout {

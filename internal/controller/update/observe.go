@@ -44,7 +44,7 @@ type observation struct {
 	// artifact is the state of the artifact in the store.
 	artifact artifactView
 	// turn is the slot of the Update, or its place in the queue for operations. Without a slot, nothing more is read for an operation that can
-	// start, and its agent is not asked.
+	// start, and its agent is asked only if it may run the operation already.
 	turn turnView
 	// woken is the connection to an agent that rested and was started; nil when none was.
 	woken *connection
@@ -143,7 +143,7 @@ func mayHaveStarted(update *autov1alpha1.Update) bool {
 func (r *Reconciler) observeAgent(ctx context.Context, o *observation) (err error) {
 	agent := r.connect(ctx, o)
 	o.agent = r.askAgent(ctx, agent, o.update)
-	if mayHaveStarted(o.update) || o.agent.err != nil || o.agent.operation != nil {
+	if mayHaveStarted(o.update) || o.turn.place > 0 || o.agent.err != nil || o.agent.operation != nil {
 		o.stored = r.background.storedPlan(o.update)
 		return nil
 	}

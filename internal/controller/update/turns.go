@@ -32,6 +32,9 @@ type turns struct {
 	mu sync.Mutex
 	// counted is true once the operations that an earlier controller started have slots. The first call of ask gives them these slots.
 	counted bool
+	// unconfirmed are the Updates whose operations may run although no start was recorded. Their agents are asked without a slot, too: what
+	// runs has to be followed. The value says whether the start was this controller's; an earlier one may have started any that waited.
+	unconfirmed map[types.NamespacedName]bool
 	// shown are the places that the statuses show.
 	shown map[types.NamespacedName]shownPlace
 }
@@ -51,9 +54,12 @@ func newTurns(limit int, pods bool, background *background) *turns {
 	if pods {
 		mayTake = fairqueue.MayTake // operations belong to tenants, and may hang
 	}
-	return &turns{limit: limit, shown: map[types.NamespacedName]shownPlace{}, slots: fairqueue.NewTurns(limit, mayTake, func(key types.NamespacedName) {
-		background.queue.Add(reconcile.Request{NamespacedName: key})
-	})}
+	return &turns{
+		limit: limit, unconfirmed: map[types.NamespacedName]bool{}, shown: map[types.NamespacedName]shownPlace{},
+		slots: fairqueue.NewTurns(limit, mayTake, func(key types.NamespacedName) {
+			background.queue.Add(reconcile.Request{NamespacedName: key})
+		}),
+	}
 }
 
 // turnView is the slot of an Update, or its place in the queue for operations.
@@ -68,6 +74,10 @@ type turnView struct {
 	again time.Duration
 	// granted is since when an operation that had to wait may run; zero for any other operation.
 	granted time.Time
+	// unconfirmed is true if the operation may run although no start was recorded.
+	unconfirmed bool
+	// tried is true if this controller asked the agent to start the operation, and no answer says that it did not. Then it keeps what it has.
+	tried bool
 }
 
 func (v turnView) String() string {
@@ -90,10 +100,14 @@ func (t *turns) ask(ctx context.Context, reader ctrlclient.Reader, update *autov
 	key := ctrlclient.ObjectKeyFromObject(update)
 	view = t.show(key, t.slots.Ask(key, isUrgent(update)), now)
 	view.asked = true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	view.tried, view.unconfirmed = t.unconfirmed[key]
 	return view, nil
 }
 
-// countRunning gives slots to the operations that an earlier controller started. It does so once.
+// countRunning gives slots to the operations that an earlier controller started, and notes those that it may have started without having
+// recorded it. It does so once.
 func (t *turns) countRunning(ctx context.Context, reader ctrlclient.Reader) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,8 +119,12 @@ func (t *turns) countRunning(ctx context.Context, reader ctrlclient.Reader) erro
 		return fmt.Errorf("list the updates that run: %w", err)
 	}
 	for i := range list.Items {
-		if item := &list.Items[i]; item.HasStarted() && !item.IsComplete() {
+		switch item := &list.Items[i]; {
+		case item.IsComplete():
+		case item.HasStarted():
 			t.hold(item)
+		default:
+			t.unconfirmed[ctrlclient.ObjectKeyFromObject(item)] = false
 		}
 	}
 	t.counted = true
@@ -143,6 +161,32 @@ func (t *turns) hold(update *autov1alpha1.Update) {
 	if t != nil {
 		t.slots.Hold(ctrlclient.ObjectKeyFromObject(update))
 	}
+}
+
+// trying notes that the agent is asked to start the operation: until settle, it may run.
+func (t *turns) trying(update *autov1alpha1.Update) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unconfirmed[ctrlclient.ObjectKeyFromObject(update)] = true
+}
+
+// settle notes that the agent has said whether it has the operation.
+func (t *turns) settle(key types.NamespacedName) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.unconfirmed, key)
+}
+
+// forget is for an Update that is complete or gone.
+func (t *turns) forget(key types.NamespacedName) {
+	t.settle(key)
+	t.leave(key)
 }
 
 // leave gives back the slot of the Update, or its place in the queue.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/agentruntime"
 )
 
 func TestOperationsBeyondTheLimitWaitForTheirTurns(t *testing.T) {
@@ -105,6 +108,66 @@ func TestOperationWithoutAnAgentHoldsNoSlotUntilItIsFoundAgain(t *testing.T) {
 	s.Consistently(s.current(third), "1s").Should(waitFor(autov1alpha1.QueuedReason, ""))
 	release()
 	for _, update := range []*autov1alpha1.Update{lost, third} {
+		s.Expect(s.finished(update)).To(haveSucceeded())
+	}
+}
+
+func TestOperationWhoseStartWasNotConfirmedKeepsItsSlotAndIsFollowed(t *testing.T) {
+	s := newFixture(t)
+	s.maxOperations = 1
+	release := s.agents.script.blocks()
+	var lost atomic.Bool
+	s.agents.answerWith(func(method string, _ any) error {
+		if method == "StartOperation" && lost.CompareAndSwap(false, true) {
+			return errAnswerLost
+		}
+		return nil
+	})
+	s.startController()
+	workspace, first := s.newUpdateOf(s.namespace, "first", nil)
+	s.Eventually(s.current(first)).Should(waitFor(autov1alpha1.UpdateTransientFailureReason, "the answer was lost"))
+	s.agents.hidden.Store(s.key("first"), true)
+	s.touch(workspace)
+	s.Eventually(s.current(first)).Should(waitFor(autov1alpha1.UpdateTransientFailureReason, agentruntime.ErrNoAgent.Error()))
+	_, second := s.newUpdateOf(s.namespace, "second", nil)
+	s.Eventually(s.current(second)).Should(waitFor(autov1alpha1.QueuedReason, "place 1 in the queue"))
+
+	s.agents.hidden.Delete(s.key("first"))
+	s.touch(workspace)
+	s.Eventually(s.current(first)).Should(beProgressing())
+	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+	release()
+	for _, update := range []*autov1alpha1.Update{first, second} {
+		s.Expect(s.finished(update)).To(haveSucceeded())
+	}
+}
+
+func TestOperationWhoseStartWasNotRecordedIsFollowedAlthoughItIsNotItsTurn(t *testing.T) {
+	s := newFixture(t)
+	s.maxOperations = 1
+	release := s.agents.script.blocks()
+	stop := s.startController()
+	_, first := s.newUpdateOf(s.namespace, "first", nil)
+	s.Eventually(s.current(first)).Should(beProgressing())
+	stop()
+	_, unrecorded := s.newUpdateOf(s.namespace, "unrecorded", nil)
+	_, err := s.agents.agent(s.key("unrecorded")).StartOperation(t.Context(), &agentpb.StartOperationRequest{
+		Id: string(unrecorded.UID), Kind: agentpb.OperationKind_OPERATION_KIND_UP, Stack: "dev",
+		Source: &agentpb.StartOperationRequest_Local{Local: &agentpb.LocalSource{}},
+	})
+	s.Expect(err).NotTo(HaveOccurred())
+	s.agents.resting.Store(s.key("resting"), true)
+	_, resting := s.newUpdateOf(s.namespace, "resting", nil)
+
+	s.startController()
+	s.Eventually(s.current(unrecorded)).Should(beProgressing())
+	s.Eventually(s.current(resting)).Should(waitFor(autov1alpha1.QueuedReason, "place 1 in the queue"))
+	s.Expect(s.agents.woken.Load()).To(BeZero(), "an agent that rests runs nothing")
+	s.askToEnd(first)
+	s.finished(first)
+	s.Consistently(s.current(resting), "1s").Should(waitFor(autov1alpha1.QueuedReason, ""), "what runs has a slot")
+	release()
+	for _, update := range []*autov1alpha1.Update{unrecorded, resting} {
 		s.Expect(s.finished(update)).To(haveSucceeded())
 	}
 }

@@ -47,6 +47,23 @@ func TestFullDiskGetsRoomFromContentThatIsNotNeeded(t *testing.T) {
 	g.Expect(storedOf(store, old)).To(Equal(2))
 }
 
+func TestFullDiskGetsNoRoomFromContentThatIsKept(t *testing.T) {
+	g := NewWithT(t)
+	store := newStore(t, artifact.Options{Limits: artifact.Limits{MaxDownloadSize: 10 * int64(len(program("old 0")))}})
+	var kept []artifact.Reference
+	var digests []string
+	for i := range 3 {
+		kept = append(kept, storeContent(t, store, "fleet", fmt.Sprint("kept ", i)))
+		digests = append(digests, kept[i].Digest)
+	}
+	store.Keep("fleet/all", digests)
+	other := storeContent(t, store, "team", "other")
+	_, ref := makerBy("new", func(context.Context, io.Writer) error { return fmt.Errorf("write a file: %w", syscall.ENOSPC) })
+	g.Expect(store.Fetch(t.Context(), ref)).To(MatchError(syscall.ENOSPC))
+	g.Expect(storedOf(store, kept)).To(Equal(3), "although its namespace takes the most room")
+	g.Expect(store.Stored(other)).To(BeEmpty())
+}
+
 func TestContentWhoseOwnerCannotBeRecordedIsNotKept(t *testing.T) {
 	g := NewWithT(t)
 	elsewhere, dir := t.TempDir(), t.TempDir()

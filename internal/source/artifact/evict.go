@@ -100,8 +100,9 @@ func (s *Store) evict(room int64) {
 		return
 	}
 	kept := s.keptDigests()
+	first := func(entries *list.List) *entry { return cmp.Or(leastRecent(entries, kept), leastRecent(entries, nil)) }
 	for isFull() {
-		if err := s.evictOne(kept); err != nil {
+		if err := s.evictOne(kept, first); err != nil {
 			if !errors.Is(err, errAllOpen) {
 				s.options.Log.Error(err, "cannot evict an artifact")
 			}
@@ -111,13 +112,14 @@ func (s *Store) evict(room int64) {
 }
 
 // freeDisk evicts content of the size of one artifact although the store is within its bounds, because the disk is smaller than they are. It
-// reports whether there is more room now. It evicts nothing when all that is left is kept or open: the disk may be full of something else.
+// reports whether there is more room now. It evicts nothing that is kept or open: the disk may be full of something else.
 func (s *Store) freeDisk() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, kept := s.size, s.keptDigests()
-	for before-s.size < s.options.Limits.MaxDownloadSize && leastRecent(s.recent, kept) != nil {
-		if err := s.evictOne(kept); err != nil {
+	first := func(entries *list.List) *entry { return leastRecent(entries, kept) }
+	for before-s.size < s.options.Limits.MaxDownloadSize && first(s.recent) != nil {
+		if err := s.evictOne(kept, first); err != nil {
 			s.options.Log.Error(err, "cannot evict an artifact")
 			break
 		}
@@ -127,7 +129,9 @@ func (s *Store) freeDisk() bool {
 
 var errAllOpen = errors.New("all artifacts are open")
 
-func (s *Store) evictOne(kept sets.Set[digest.Digest]) error {
+// evictOne evicts content that was not used for a day, or else what is the first of the namespace that takes the most room, of those that have
+// one. Callers hold the lock.
+func (s *Store) evictOne(kept sets.Set[digest.Digest], first func(*list.List) *entry) error {
 	if unused := leastRecent(s.recent, kept); unused != nil && time.Since(unused.last) > unusedAfter {
 		return s.remove(unused)
 	}
@@ -135,11 +139,7 @@ func (s *Store) evictOne(kept sets.Set[digest.Digest]) error {
 	var from string
 	for namespace, taken := range s.shares {
 		if last == nil || cmp.Or(cmp.Compare(taken.cost, s.shares[from].cost), cmp.Compare(namespace, from)) > 0 {
-			e := leastRecent(taken.recent, kept)
-			if e == nil {
-				e = leastRecent(taken.recent, nil)
-			}
-			if e != nil {
+			if e := first(taken.recent); e != nil {
 				last, from = e, namespace
 			}
 		}

@@ -98,7 +98,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap returns the Error of the submodule, the reason why the context ended, errNewToken, errOnlyTips, or that
+// Unwrap returns the Error of the submodule, the reason why the context ended, ErrNewToken, errOnlyTips, or that
 // the disk is full (syscall.ENOSPC).
 func (e *Error) Unwrap() error { return e.cause }
 

@@ -33,6 +33,10 @@ const (
 	// repository did not exist.
 	tokenSettling = time.Minute
 
+	// renewalAge is, in multiples of tokenSettling, how old a token is at least that is replaced because the App may not read a repository:
+	// all its repositories share the token, and servers may refuse each new one for a while.
+	renewalAge = 5
+
 	maxTokenAnswer  = 256 << 10
 	maxTokenLength  = 4096
 	maxCachedTokens = 1000
@@ -40,8 +44,9 @@ const (
 	attemptToken = "get a token for the GitHub App"
 )
 
-// errNewToken is the cause of an error of a server that may not know a new token yet.
-var errNewToken = errors.New("the token is new")
+// ErrNewToken is in the chain of an Error of a server that may not know a new token of a GitHub App yet. It says nothing about what the App
+// may read.
+var ErrNewToken = errors.New("the token is new")
 
 // defaultTokenWaits returns the times between the attempts with a new token.
 func defaultTokenWaits() []time.Duration {
@@ -91,6 +96,12 @@ func (r *repository) appKey() string {
 // hasNewToken reports whether the request was sent with a token that servers may not know yet.
 func (r *repository) hasNewToken(now time.Time) bool {
 	return !r.tokenIssued.IsZero() && now.Sub(r.tokenIssued) < r.client.tokenSettling
+}
+
+// mayRenew reports whether another token may be accepted where the server refused the one of the request with the status: it may have been
+// revoked, or what the App may read may have changed since it was issued.
+func (r *repository) mayRenew(status int, now time.Time) bool {
+	return status == http.StatusUnauthorized || now.Sub(r.tokenIssued) >= renewalAge*r.client.tokenSettling
 }
 
 // invalidate drops the token that the server did not accept, unless there is another one already.

@@ -151,7 +151,7 @@ func (s *httpSession) request(ctx context.Context, version int, body []byte) (io
 func (s *httpSession) do(ctx context.Context, method, path string, version int, body []byte, kind string) (*http.Response, error) {
 	for _, wait := range s.repository.client.tokenWaits {
 		response, err := s.send(ctx, method, path, version, body, kind)
-		if !errors.Is(err, errNewToken) {
+		if !errors.Is(err, ErrNewToken) {
 			return response, err
 		}
 		select {
@@ -258,10 +258,9 @@ func (r *repository) statusError(response *http.Response, now time.Time) error {
 	switch isRefusal := slices.Contains([]int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound}, status); {
 	case isRefusal && authorized && r.hasNewToken(now):
 		failed := r.fail(Unreachable, "the server does not accept a token of the GitHub App that was just issued, which may be over soon (status %d)%s", status, hint)
-		failed.cause = errNewToken
+		failed.cause = ErrNewToken
 		return failed
-	case isRefusal && authorized:
-		// What the App may read may have changed since the token was issued.
+	case isRefusal && authorized && r.mayRenew(status, now):
 		r.client.apps.invalidate(r)
 	}
 	switch {

@@ -23,6 +23,26 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source/artifact/archive"
 )
 
+func TestTokenOfAnAppIsKeptForItsOtherRepositories(t *testing.T) {
+	g, issued := NewWithT(t), time.Now()
+	for _, test := range []struct {
+		status int
+		age    time.Duration
+		kept   bool
+	}{
+		{http.StatusForbidden, 2 * time.Minute, true}, {http.StatusNotFound, 2 * time.Minute, true}, {http.StatusUnauthorized, 2 * time.Minute, false},
+		{http.StatusForbidden, 5 * time.Minute, false}, {http.StatusNotFound, 5 * time.Minute, false},
+	} {
+		r, err := NewClient(Options{}).open(Remote{URL: "https://github.com/org/app", Auth: Auth{GitHubApp: &GitHubApp{AppID: "1"}}})
+		g.Expect(err).NotTo(HaveOccurred())
+		r.tokenIssued = issued
+		r.client.apps.kept.Add(r.appKey(), appToken{Value: "token", ExpiresAt: issued.Add(time.Hour), issued: issued})
+		refusal := &http.Response{StatusCode: test.status, Request: &http.Request{Header: http.Header{"Authorization": {"Basic"}}}}
+		g.Expect(r.statusError(refusal, issued.Add(test.age))).NotTo(MatchError(ErrNewToken))
+		g.Expect(r.client.apps.valid(r.appKey()).Value != "").To(Equal(test.kept), "%d after %s", test.status, test.age)
+	}
+}
+
 func TestURLIsOneOfARemoteRepository(t *testing.T) {
 	for raw, want := range map[string]string{
 		"https://github.com/org/repo":              "github.com/org/repo",
