@@ -213,7 +213,7 @@ func (w *walker) run(i int, letter string) {
 	}
 	count := 0
 	for j := range w.stacks {
-		if w.running[j] == letter && letterOf(w.stacks[j]) != letter && w.released[j][letter] && !w.byHand[j][letter] && !w.stacks[j].Spec.Suspend {
+		if w.running[j] == letter && letterOf(w.stacks[j]) != letter && w.released[j][letter] && !w.byHand[j][letter] {
 			count++
 		}
 	}
