@@ -83,6 +83,7 @@ func TestChangedSecretConfigAndRevisionReachTheNextUpdateInTheSamePod(t *testing
 		stack.Spec.WorkspaceTemplate.Spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Config: []autov1alpha1.ConfigItem{{
 			Key: "variable", ValueFrom: &autov1alpha1.ConfigValueFrom{Env: "VARIABLE"},
 		}}}}
+		mountInSource(stack.Spec.WorkspaceTemplate.Spec.PodTemplate.Spec, "kube-root-ca.crt", "certificates/ca.crt")
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	// The pod starts before the Secret exists; the update waits for the Secret.
@@ -107,10 +108,20 @@ func TestChangedSecretConfigAndRevisionReachTheNextUpdateInTheSamePod(t *testing
 	_, err = system.Rollout(ctx, app, named(name, configured("new ${config} ${variable}")))
 	g.Expect(err).NotTo(HaveOccurred())
 	expectOutput(ctx, g, app.Key(), "new config-2 variable-2")
+	mounted, err := runInPod(ctx, name, name, "cat certificates/ca.crt")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(mounted).To(HavePrefix("-----BEGIN CERTIFICATE-----"))
 
 	after := podOf(ctx, g, name, name)
 	g.Expect(after.UID).To(Equal(before.UID))
 	g.Expect(after.Status.ContainerStatuses[0].RestartCount).To(BeZero())
+}
+
+// mountInSource mounts the key ca.crt of a ConfigMap at a path of the source.
+func mountInSource(pod *autov1alpha1.EmbeddedPodSpec, configMap, path string) {
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "mounted", ConfigMap: &corev1.ConfigMapVolumeSource{Name: configMap}})
+	mount := corev1.VolumeMount{Name: "mounted", MountPath: "/share/source/" + path, SubPath: "ca.crt"}
+	pod.Containers[0].VolumeMounts = append(pod.Containers[0].VolumeMounts, mount)
 }
 
 // configured returns a program whose output is made from the configuration keys "config" and "variable".
