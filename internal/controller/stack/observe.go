@@ -133,14 +133,15 @@ func isTrusted(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 }
 
 // observeDriftCheck finds the Update that looks for drift. It may be one that no longer fits the Stack. The cache leaves out what a check has
-// found, so a check that has ended is read from the API server.
+// found, and of a large check also which resources it is for, so these are read from the API server. One that is too large to be read is
+// none that this controller created.
 func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, updates []autov1alpha1.Update) error {
 	i := slices.IndexFunc(updates, func(update autov1alpha1.Update) bool { return isDriftCheckOf(o.stack, &update) })
 	if i < 0 {
 		return nil
 	}
 	check := &updates[i]
-	if check.IsComplete() {
+	if check.IsComplete() || informercache.IsShortened(check) && !informercache.IsTooLarge(check) {
 		live, err := r.liveUpdate(ctx, client.ObjectKeyFromObject(check))
 		if err != nil || live == nil || !isDriftCheckOf(o.stack, live) {
 			return err
