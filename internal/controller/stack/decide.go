@@ -83,7 +83,7 @@ type observation struct {
 	planGone  bool
 	// shownPlan is what the status said about the plan before this reconcile.
 	shownPlan string
-	// updateRemoved says that the Update that the status names no longer exists.
+	// updateRemoved says that the Update that the status names no longer exists. update may have taken its place, and its name.
 	updateRemoved bool
 	// outputs is what is known of the objects of spec.outputs.
 	outputs outputObjects

@@ -53,7 +53,7 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 }
 
 // observeUpdates finds the Update that matters now: the one that the status names, or one that was created since and is not in the status
-// yet, because it is short or because the controller crashed. It may be complete already.
+// yet, because it is short, because the status could not be written or because the controller crashed. It may be complete already.
 func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 	var updates []autov1alpha1.Update
 	var err error
@@ -72,16 +72,17 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 		o.outputs.source = latestOutputs(o.stack, updates)
 	}
 	if current := o.stack.Status.CurrentUpdate; current != nil {
-		update, err := r.currentUpdate(ctx, o.stack, current.Name)
-		if err != nil || update != nil {
-			o.update = update
+		if o.update, err = r.currentUpdate(ctx, o.stack, current.Name); err != nil {
 			return err
 		}
-		o.updateRemoved = true
+		o.updateRemoved = o.update == nil || current.UID != "" && current.UID != o.update.UID
+		if !o.updateRemoved {
+			return nil
+		}
 	}
 	for i := range updates {
 		update := &updates[i]
-		if isDriftCheck(update) {
+		if isDriftCheck(update) || o.update != nil && o.update.UID == update.UID {
 			continue
 		}
 		if o.update == nil && (!update.IsComplete() || update.Name == updateName(o.stack)) && isTrusted(o.stack, update) {
