@@ -50,7 +50,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 	case actionFinalize:
 		return r.finalize(ctx, o.update)
 	case actionFinish:
-		o.update.Status.NotRun = !mayHaveRun(o, d.reason)
+		o.update.Status.NotRun = !mayHaveRun(o)
 		markFailed(o.update, d.reason, o.now, d.message)
 		return r.complete(ctx, before, o.update, &agentpb.Operation{}, "")
 	case actionRecord:

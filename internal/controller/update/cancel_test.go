@@ -14,6 +14,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
 )
 
 // askToEnd requests, with the annotation, that the operation of the Update is cancelled.
@@ -159,7 +160,12 @@ func TestOnlyOperationsThatWereCutOffSinceTheLastSuccessAreInterrupted(t *testin
 func TestAnUpdateMayHaveRunUnlessItsAgentWasAsked(t *testing.T) {
 	g := NewWithT(t)
 	o := &observation{update: &autov1alpha1.Update{}, workspace: &autov1alpha1.Workspace{}}
-	g.Expect(mayHaveRun(o, autov1alpha1.CanceledReason)).To(BeFalse(), "the agent does not know it")
+	g.Expect(mayHaveRun(o)).To(BeTrue(), "the agent was not asked")
+	o.agent.asked = true
+	g.Expect(mayHaveRun(o)).To(BeFalse(), "the agent does not know it")
+	o.agent.err = client.ErrUnavailable
+	g.Expect(mayHaveRun(o)).To(BeTrue(), "the agent did not answer")
+	o.agent = agentView{}
 	o.inOtherShard = true
-	g.Expect(mayHaveRun(o, autov1alpha1.CanceledReason)).To(BeTrue(), "the agent of another shard is not asked")
+	g.Expect(mayHaveRun(o)).To(BeTrue(), "the agent of another shard is not asked")
 }

@@ -185,6 +185,8 @@ func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Res
 			if o.turn, err = r.turns.ask(ctx, r, o.update, o.now); err == nil && o.turn.place == 0 {
 				err = r.observeAgent(ctx, o)
 			}
+		case actionAsk:
+			err = r.observeAgent(ctx, o)
 		case actionWake:
 			agent, failed := r.Runtime.Wake(ctx, o.workspace)
 			o.woken = &connection{agent, failed}
