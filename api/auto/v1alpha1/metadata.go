@@ -55,6 +55,10 @@ const (
 	UnknownOutputsAnnotation = "pulumi.com/unknown-outputs"
 )
 
+// UpdateWasDeleted is in status.outputsNotStored of an Update that was deleted before its outputs could be stored. That says nothing about
+// the outputs of the next one.
+const UpdateWasDeleted = "the update was deleted"
+
 // Names of the objects that belong to a Workspace or an Update.
 const (
 	// OutputsSecretSuffix is appended to the name of an Update to get the name of the Secret with the stack's outputs:

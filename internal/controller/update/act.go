@@ -221,7 +221,7 @@ func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o 
 	operation, problem := o.agent.operation, o.outputs.omitted
 	o.update.Status.Outputs = o.outputs.secret
 	if hasOutputs(operation) && o.outputs.secret == "" {
-		why := "the update was deleted"
+		why := autov1alpha1.UpdateWasDeleted
 		if o.outputs.err != nil {
 			why = o.outputs.err.Error()
 		}
