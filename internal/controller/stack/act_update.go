@@ -156,7 +156,7 @@ func (r *Reconciler) handleRejection(o *observation, err error) (outcome, error)
 		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, inTerminatingNamespace(o.stack))
 	case goesByItself(err):
 		markProgressing(o.stack, err.Error())
-	case errors.As(err, new(*notOwnedError)), patch.IsRefused(err):
+	case errors.As(err, new(*notOwnedError)), errors.Is(err, errLabelsKept), patch.IsRefused(err):
 		markStalled(o.stack, pulumiv1.WorkspaceFailedReason, err.Error())
 	default:
 		return outcome{}, err
