@@ -68,7 +68,8 @@ type observation struct {
 	noWorkspace bool
 	// otherShard is set as long as the Workspace and the Updates belong to another shard.
 	otherShard *otherShard
-	// moving is true when they can be taken over now, or when the cache does not have all of them yet. Then nothing more is read.
+	// moving is true when they can be taken over now, or when the cache does not have all of them yet, and when update alone has the labels of
+	// another shard. Then nothing more is read.
 	moving bool
 	// readUpdates is true when update and the fields about other Updates were read, readAll when everything was, except content.
 	readUpdates, readAll bool

@@ -34,6 +34,11 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 		o.otherShard, o.moving = nil, true
 		return nil
 	}
+	if o.otherShard == nil && o.update != nil && !o.update.IsComplete() && !r.Shard.Has(o.update) {
+		// Somebody changed its labels. What becomes of it would wake the controller of another shard, and not this one.
+		o.moving = true
+		return nil
+	}
 	o.readUpdates = true
 	// The rest is read for the status as it should be: what is asked of a source depends on what was deployed and what runs.
 	stack := o.stack

@@ -65,11 +65,14 @@ func (r *Reconciler) observeShard(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// takeOver gives the Stack's Workspace and Updates in another shard the labels of the Stack. There is nothing to do if the cache is behind, or
-// if the operation in the other shard has just ended.
+// takeOver gives the Stack's Workspace and Updates in another shard, or the current Update alone, the labels of the Stack. There is nothing to
+// do if the cache is behind, or if the operation in the other shard has just ended.
 func (r *Reconciler) takeOver(ctx context.Context, o *observation) error {
-	if o.otherShard == nil {
+	switch {
+	case o.otherShard == nil && o.update == nil:
 		return nil
+	case o.otherShard == nil:
+		return r.adopt(ctx, o.stack, o.update)
 	}
 	for i := range o.otherShard.updates {
 		if err := r.adopt(ctx, o.stack, &o.otherShard.updates[i]); err != nil {

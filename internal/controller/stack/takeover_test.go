@@ -105,6 +105,17 @@ func inShards(workspace, update string) (*pulumiv1.Stack, *shards, *Reconciler) 
 	return stack, server, &Reconciler{Client: ownCache{server, own}, APIReader: server, Shard: own, WaitInterval: time.Minute}
 }
 
+func TestAnUpdateWhoseLabelsWereChangedComesBackToTheShardOfItsStack(t *testing.T) {
+	g := NewWithT(t)
+	stack, server, r := inShards("one", "two")
+	before := stack.Status.DeepCopy()
+	result, err := r.reconcile(t.Context(), stack)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(server.changed).To(HaveExactElements("Update app-2 to one"))
+	g.Expect(result.after).To(Equal(outdatedInterval))
+	g.Expect(&stack.Status).To(Equal(before))
+}
+
 func TestATakeOverThatIsNotAcceptedIsShown(t *testing.T) {
 	denied := apierrors.NewForbidden(schema.GroupResource{}, "app", errors.New("labels are pinned"))
 	for name, test := range map[string]struct {
@@ -114,6 +125,7 @@ func TestATakeOverThatIsNotAcceptedIsShown(t *testing.T) {
 		says              string
 	}{
 		"a policy denies that of the Workspace": {"two", "", denied, false, "take over the workspace app from another shard: "},
+		"a policy denies that of the Update":    {"one", "two", denied, false, "take over the update app-2 from another shard: "},
 		"a policy sets the labels":              {"two", "", nil, true, "something changes its labels back"},
 	} {
 		t.Run(name, func(t *testing.T) {
