@@ -364,7 +364,7 @@ func isApproved(o observation) bool {
 }
 
 // isFirstAndWaits reports whether the Update is the first one that would deploy anything, waits, and can be proven not to have run: there is
-// an agent, or there never was one.
+// an agent, or it cannot have run.
 func isFirstAndWaits(o observation) bool {
 	provable := o.workspace != nil && (conditions.IsReady(o.workspace) || o.workspace.CannotHaveRun(o.update))
 	return o.stack.Status.CurrentUpdate.First && !o.update.HasStarted() && provable

@@ -141,15 +141,15 @@ func TestADeletedStackDestroysWhatItsFirstUpdateMayHaveCreated(t *testing.T) {
 	}
 }
 
-// endWithdrawn waits until the Update is being deleted, and ends it as the Update controller does.
+// endWithdrawn waits until the Update is being deleted or cancelled, and ends it as the Update controller does.
 func (s *fixture) endWithdrawn(stack *pulumiv1.Stack, update *autov1alpha1.Update, notRun bool) {
 	s.t.Helper()
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(update), update)).To(Succeed())
-		g.Expect(update.DeletionTimestamp).NotTo(BeNil())
+		g.Expect(!update.DeletionTimestamp.IsZero() || pulumiv1.CancelRequested(update)).To(BeTrue())
 	}).Should(Succeed())
 	s.mark(update, cancelled(notRun))
-	if notRun {
+	if notRun && !update.DeletionTimestamp.IsZero() {
 		s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate.Withdrawn })
 	}
 	s.Expect(s.client.Patch(s.t.Context(), update, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
@@ -168,6 +168,40 @@ func TestDriftIsLookedForAfterAnUpdateWasWithdrawn(t *testing.T) {
 	o.update, o.updateRemoved = nil, true
 	restoreStatus(o)
 	g.Expect(canDrift(o.stack)).To(BeTrue())
+}
+
+// Of such an Update it is known that it did not run, if it is withdrawn.
+func TestAnUpdateThatHasToWaitForAnAgentSaysThatItWasNotStarted(t *testing.T) {
+	had := func(workspace *autov1alpha1.Workspace) { workspace.Status.PulumiVersion = "v3.276.0" }
+	ready := func(reason string) func(*autov1alpha1.Workspace) {
+		return func(workspace *autov1alpha1.Workspace) {
+			conditions.MarkTrue(workspace, autov1alpha1.WorkspaceReady, reason, "ready")
+		}
+	}
+	edited := func(workspace *autov1alpha1.Workspace) { workspace.Generation++ }
+	for name, test := range map[string]struct {
+		changes []func(*autov1alpha1.Workspace)
+		says    bool
+	}{
+		"there never was an agent": {[]func(*autov1alpha1.Workspace){starting}, false},
+		"its agent is ready":       {[]func(*autov1alpha1.Workspace){had, ready(autov1alpha1.SucceededReason)}, false},
+		"the Workspace is idle":    {[]func(*autov1alpha1.Workspace){had, ready(autov1alpha1.IdleReason)}, true},
+		"its agent starts":         {[]func(*autov1alpha1.Workspace){had, starting}, true},
+		"its agent is replaced":    {[]func(*autov1alpha1.Workspace){had, ready(autov1alpha1.SucceededReason), edited}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, o := NewWithT(t), upToDate()
+			o.workspace, o.desired = &autov1alpha1.Workspace{}, &desired{}
+			for _, change := range test.changes {
+				change(o.workspace)
+			}
+			update, err := desiredUpdate(o, decision{kind: autov1alpha1.UpdateTypeUp})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(update.Annotations[autov1alpha1.NotStartedAnnotation] != "").To(Equal(test.says))
+			update.OwnerReferences = nil
+			g.Expect(o.workspace.CannotHaveRun(update)).To(Equal(test.says))
+		})
+	}
 }
 
 func TestRequestsOfAnUpdateThatWasWithdrawnAreNotHandled(t *testing.T) {

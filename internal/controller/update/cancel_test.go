@@ -52,9 +52,10 @@ func TestUpdateThatIsAskedToEndStaysAsARecord(t *testing.T) {
 
 func TestCancelledUpdateDidNotRunWhereThereNeverWasAnAgent(t *testing.T) {
 	for name, test := range map[string]struct {
-		version string // that an agent has reported
-		notRun  bool
-	}{"there never was an agent": {"", true}, "there was one": {"v3.276.0", false}} {
+		version   string // that an agent has reported
+		unclaimed bool
+		notRun    bool
+	}{"there never was an agent": {"", false, true}, "there was one": {"v3.276.0", false, false}, "there was one before": {"v3.276.0", true, true}} {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t)
 			s.startController()
@@ -66,6 +67,9 @@ func TestCancelledUpdateDidNotRunWhereThereNeverWasAnAgent(t *testing.T) {
 			update := s.newUpdate("up", withFinalizer, func(update *autov1alpha1.Update) {
 				kind := autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)
 				update.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(workspace, kind)}
+				if test.unclaimed {
+					update.Annotations = map[string]string{autov1alpha1.NotStartedAnnotation: "true"}
+				}
 			})
 			s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotReadyReason, ""))
 			s.askToEnd(update)
@@ -165,7 +169,9 @@ func TestAnUpdateMayHaveRunUnlessItsAgentWasAsked(t *testing.T) {
 	g.Expect(mayHaveRun(o)).To(BeFalse(), "the agent does not know it")
 	o.agent.err = client.ErrUnavailable
 	g.Expect(mayHaveRun(o)).To(BeTrue(), "the agent did not answer")
-	o.agent = agentView{}
+	o.update.Annotations = map[string]string{autov1alpha1.NotStartedAnnotation: "true"}
+	g.Expect(mayHaveRun(o)).To(BeFalse(), "it was not claimed")
+	o.update.Annotations, o.agent = nil, agentView{}
 	o.inOtherShard = true
 	g.Expect(mayHaveRun(o)).To(BeTrue(), "the agent of another shard is not asked")
 }

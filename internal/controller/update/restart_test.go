@@ -230,10 +230,14 @@ func TestOperationIsNotStartedForAnOldStateOfTheUpdate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t)
 			r := &Reconciler{Client: s.client, APIReader: s.client}
-			update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Finalizers = finalizers })
+			update := s.newUpdate("up", func(update *autov1alpha1.Update) {
+				update.Finalizers, update.Annotations = finalizers, map[string]string{autov1alpha1.NotStartedAnnotation: "true"}
+			})
 			old := update.DeepCopy()
 			s.Expect(r.claim(t.Context(), update, nil)).To(Succeed())
+			s.Expect(s.client.Get(t.Context(), ctrlclient.ObjectKeyFromObject(update), update)).To(Succeed())
 			s.Expect(update.Finalizers).To(ConsistOf(pulumiv1.Finalizer))
+			s.Expect(update.Annotations).NotTo(HaveKey(autov1alpha1.NotStartedAnnotation), "it may have been started from now on")
 
 			before := update.DeepCopy()
 			markFailed(update, autov1alpha1.CanceledReason, testTime, "over")
