@@ -33,6 +33,10 @@ const (
 	// start while the Workspace has an earlier generation.
 	WorkspaceGenerationAnnotation = "auto.pulumi.com/workspace-generation"
 
+	// NotStartedAnnotation is on an Update that was created while its Workspace could not run it. It is removed before the operation is started,
+	// so as long as it is there, the operation was not started.
+	NotStartedAnnotation = "auto.pulumi.com/not-started"
+
 	// SecretOutputsAnnotation is on the outputs Secret of an Update. It holds a JSON array with the keys, in this Secret, of the outputs that
 	// Pulumi treats as secret.
 	SecretOutputsAnnotation = "pulumi.com/secrets"
@@ -54,6 +58,10 @@ const (
 	// array with their names.
 	UnknownOutputsAnnotation = "pulumi.com/unknown-outputs"
 )
+
+// UpdateWasDeleted is in status.outputsNotStored of an Update that was deleted before its outputs could be stored. That says nothing about
+// the outputs of the next one.
+const UpdateWasDeleted = "the update was deleted"
 
 // Names of the objects that belong to a Workspace or an Update.
 const (

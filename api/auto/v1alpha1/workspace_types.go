@@ -291,10 +291,10 @@ func (in *Workspace) CanRunOperations() bool {
 	return in.Status.FailedUpdate != "" || apimeta.IsStatusConditionTrue(in.Status.Conditions, WorkspaceReady)
 }
 
-// CannotHaveRun reports whether it is certain that the Update did not run: it belongs to this very Workspace, and the controller has never
-// reached an agent of the Workspace.
+// CannotHaveRun reports whether it is certain that the Update did not run: it says so itself, or it belongs to this very Workspace and the
+// controller has never reached an agent of the Workspace.
 func (in *Workspace) CannotHaveRun(update *Update) bool {
-	return in.Status.PulumiVersion == "" && metav1.IsControlledBy(update, in)
+	return update.Annotations[NotStartedAnnotation] != "" || in.Status.PulumiVersion == "" && metav1.IsControlledBy(update, in)
 }
 
 // GetServiceAccountName returns the service account of the workspace pod, or "default" if none is set.

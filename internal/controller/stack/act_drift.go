@@ -154,10 +154,13 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 		return err
 	}
 	existing, err := r.liveUpdate(ctx, client.ObjectKeyFromObject(check))
-	if existing != nil && !isDriftCheckOf(stack, existing) {
+	switch {
+	case err != nil || existing == nil:
+		return err
+	case !isDriftCheckOf(stack, existing):
 		return notOwned(stack, autov1alpha1.UpdateKind, existing)
 	}
-	return err
+	return r.adopt(ctx, stack, existing)
 }
 
 // deleteDriftCheck deletes the Update that looks for drift. A check that runs is cancelled.

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 // lateStacks is the client of a controller whose cache has Stacks only some time after they changed, as on a busy machine.
@@ -77,6 +79,45 @@ func TestCheckThatNoLongerFitsTheStackMakesWay(t *testing.T) {
 	s.Expect(check.Spec.Target).To(HaveExactElements(urnOf("a:b:C", "x")), "the request is not forgotten")
 	s.mark(check, started, succeeds)
 	s.await(stack, reasonIs(pulumiv1.DriftedCondition, pulumiv1.NoDriftReason))
+}
+
+// knownUpdates is a client that knows only these Updates. It finds the first one by any name.
+type knownUpdates struct {
+	client.Client
+	updates []autov1alpha1.Update
+}
+
+// Get implements client.Reader.
+func (k knownUpdates) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	k.updates[0].DeepCopyInto(object.(*autov1alpha1.Update))
+	return nil
+}
+
+// List implements client.Reader.
+func (k knownUpdates) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	if updates, ok := list.(*autov1alpha1.UpdateList); ok {
+		updates.Items = k.updates
+	}
+	return nil
+}
+
+func ownedBy(stack *pulumiv1.Stack) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID}}
+}
+
+func TestACheckOfManyResourcesIsKnownAgain(t *testing.T) {
+	g, o := NewWithT(t), watchful("")
+	for i := range 2000 {
+		o.stack.Spec.Targets = append(o.stack.Spec.Targets, urnOf("a:b:C", strconv.Itoa(i)))
+	}
+	check := checked(0)
+	check.Status, check.Spec.Target, check.CreationTimestamp = autov1alpha1.UpdateStatus{}, o.stack.Spec.Targets, ago(0)
+	check.OwnerReferences = ownedBy(o.stack)
+	inCache := informercache.Shortened(check.DeepCopy()).(*autov1alpha1.Update)
+	g.Expect(informercache.IsShortened(inCache)).To(BeTrue())
+	r := &Reconciler{APIReader: knownUpdates{updates: []autov1alpha1.Update{*check}}}
+	g.Expect(r.observeDriftCheck(t.Context(), o, []autov1alpha1.Update{*inCache})).To(Succeed())
+	g.Expect(decideOnDrift(*o, decide(*o)).step).To(Equal(driftNone), "a check that is discarded is due again at once")
 }
 
 // watchedStack creates a Stack that looks for drift, and waits until it is up to date.

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -156,7 +157,7 @@ func (r *Reconciler) handleRejection(o *observation, err error) (outcome, error)
 		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, inTerminatingNamespace(o.stack))
 	case goesByItself(err):
 		markProgressing(o.stack, err.Error())
-	case errors.As(err, new(*notOwnedError)), patch.IsRefused(err):
+	case errors.As(err, new(*notOwnedError)), errors.Is(err, errLabelsKept), patch.IsRefused(err):
 		markStalled(o.stack, pulumiv1.WorkspaceFailedReason, err.Error())
 	default:
 		return outcome{}, err
@@ -226,6 +227,7 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 		pulumiv1.LastUpdateAnnotation:              unlessHandled(lastUpdateRequest(stack), stack.Status.ObservedLastUpdateRequest),
 		pulumiv1.DriftUpdateAnnotation:             d.driftDigest,
 		autov1alpha1.WorkspaceGenerationAnnotation: strconv.FormatInt(o.workspace.Generation, 10),
+		autov1alpha1.NotStartedAnnotation:          notStarted(o.workspace),
 	} {
 		if value != "" {
 			metav1.SetMetaDataAnnotation(&update.ObjectMeta, annotation, value)
@@ -235,6 +237,16 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 	update.Finalizers = []string{pulumiv1.Finalizer}
 	update.OwnerReferences = ownersOfUpdate(o)
 	return update, nil
+}
+
+// notStarted returns the value of NotStartedAnnotation for an Update that has to wait for an agent of its Workspace. It is empty if the Workspace
+// never had one, which is proof enough, and if the Update can start at once: to remove the annotation costs a write.
+func notStarted(workspace *autov1alpha1.Workspace) string {
+	status, idle := &workspace.Status, conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.IdleReason
+	if status.PulumiVersion == "" || workspace.CanRunOperations() && !idle && status.ObservedGeneration == workspace.Generation {
+		return ""
+	}
+	return "true"
 }
 
 // ownersOfUpdate returns the owners of an Update: the Workspace, which is its controller, and the Stack, so that the history outlives the

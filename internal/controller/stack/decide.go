@@ -68,7 +68,8 @@ type observation struct {
 	noWorkspace bool
 	// otherShard is set as long as the Workspace and the Updates belong to another shard.
 	otherShard *otherShard
-	// moving is true when they can be taken over now, or when the cache does not have all of them yet. Then nothing more is read.
+	// moving is true when they can be taken over now, or when the cache does not have all of them yet, and when update alone has the labels of
+	// another shard. Then nothing more is read.
 	moving bool
 	// readUpdates is true when update and the fields about other Updates were read, readAll when everything was, except content.
 	readUpdates, readAll bool
@@ -83,7 +84,7 @@ type observation struct {
 	planGone  bool
 	// shownPlan is what the status said about the plan before this reconcile.
 	shownPlan string
-	// updateRemoved says that the Update that the status names no longer exists.
+	// updateRemoved says that the Update that the status names no longer exists. update may have taken its place, and its name.
 	updateRemoved bool
 	// outputs is what is known of the objects of spec.outputs.
 	outputs outputObjects
@@ -363,7 +364,7 @@ func isApproved(o observation) bool {
 }
 
 // isFirstAndWaits reports whether the Update is the first one that would deploy anything, waits, and can be proven not to have run: there is
-// an agent, or there never was one.
+// an agent, or it cannot have run.
 func isFirstAndWaits(o observation) bool {
 	provable := o.workspace != nil && (conditions.IsReady(o.workspace) || o.workspace.CannotHaveRun(o.update))
 	return o.stack.Status.CurrentUpdate.First && !o.update.HasStarted() && provable

@@ -92,7 +92,8 @@ func (w *approvalSimulation) reconcile(cutOff bool) {
 	if o.update != nil && !isTrusted(w.stack, o.update) {
 		o.update = nil
 	}
-	o.updateRemoved = w.stack.Status.CurrentUpdate != nil && o.update == nil
+	named := w.stack.Status.CurrentUpdate
+	o.updateRemoved = named != nil && (o.update == nil || o.update.UID != named.UID)
 	if next := w.updates[updateName(w.stack)]; o.update == nil && next != nil && isTrusted(w.stack, next) && !o.updateRemoved {
 		o.update = next
 	}

@@ -103,21 +103,23 @@ func writesOutputs(o observation) bool {
 }
 
 // needsOutputs reports whether an update has to run because outputs that are to be written, or that other Stacks have as inputs, are stored
-// nowhere: the Updates that had them, or their Secrets, are gone. It returns false after an update whose outputs could not be stored: only a human can tell when
-// those of another one can.
+// nowhere: the Updates that had them, or their Secrets, are gone. It returns false after an update whose outputs could not be stored: only a
+// human can tell when those of another one can.
 func needsOutputs(o observation) bool {
 	last := o.stack.Status.LastUpdate
-	if o.stack.IsPreview() || o.stack.Status.OutputsNotStored != "" || last == nil || last.State != pulumiv1.StackUpdateSucceeded {
+	if o.stack.IsPreview() || notStored(o.stack) != nil || last == nil || last.State != pulumiv1.StackUpdateSucceeded {
 		return false
 	}
-	writes := len(o.stack.Spec.Outputs) > 0 && (o.outputs.lost || o.outputs.source == nil && !outputsAreWritten(o))
-	return writes || o.outputs.used && (o.outputs.lost || o.outputs.source == nil)
+	lost := o.outputs.lost || o.stack.Status.OutputsNotStored != ""
+	writes := len(o.stack.Spec.Outputs) > 0 && (lost || o.outputs.source == nil && !outputsAreWritten(o))
+	return writes || o.outputs.used && (lost || o.outputs.source == nil)
 }
 
-// notStored returns the problem that the outputs of the last update are not stored; nil when they are.
+// notStored returns the problem that the outputs of the last update could not be stored; nil when they could, or when the Update was deleted
+// before that was tried.
 func notStored(stack *pulumiv1.Stack) *outputProblem {
 	why := stack.Status.OutputsNotStored
-	if why == "" {
+	if why == "" || why == autov1alpha1.UpdateWasDeleted {
 		return nil
 	}
 	return &outputProblem{reason: pulumiv1.OutputsNotWrittenReason, message: "the outputs of the last update are not stored, and those of an earlier " +

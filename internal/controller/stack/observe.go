@@ -34,6 +34,11 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 		o.otherShard, o.moving = nil, true
 		return nil
 	}
+	if o.otherShard == nil && o.update != nil && !o.update.IsComplete() && !r.Shard.Has(o.update) {
+		// Somebody changed its labels. What becomes of it would wake the controller of another shard, and not this one.
+		o.moving = true
+		return nil
+	}
 	o.readUpdates = true
 	// The rest is read for the status as it should be: what is asked of a source depends on what was deployed and what runs.
 	stack := o.stack
@@ -53,7 +58,7 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 }
 
 // observeUpdates finds the Update that matters now: the one that the status names, or one that was created since and is not in the status
-// yet, because it is short or because the controller crashed. It may be complete already.
+// yet, because it is short, because the status could not be written or because the controller crashed. It may be complete already.
 func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 	var updates []autov1alpha1.Update
 	var err error
@@ -72,16 +77,17 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 		o.outputs.source = latestOutputs(o.stack, updates)
 	}
 	if current := o.stack.Status.CurrentUpdate; current != nil {
-		update, err := r.currentUpdate(ctx, o.stack, current.Name)
-		if err != nil || update != nil {
-			o.update = update
+		if o.update, err = r.currentUpdate(ctx, o.stack, current.Name); err != nil {
 			return err
 		}
-		o.updateRemoved = true
+		o.updateRemoved = o.update == nil || current.UID != "" && current.UID != o.update.UID
+		if !o.updateRemoved {
+			return nil
+		}
 	}
 	for i := range updates {
 		update := &updates[i]
-		if isDriftCheck(update) {
+		if isDriftCheck(update) || o.update != nil && o.update.UID == update.UID {
 			continue
 		}
 		if o.update == nil && (!update.IsComplete() || update.Name == updateName(o.stack)) && isTrusted(o.stack, update) {
@@ -133,14 +139,15 @@ func isTrusted(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 }
 
 // observeDriftCheck finds the Update that looks for drift. It may be one that no longer fits the Stack. The cache leaves out what a check has
-// found, so a check that has ended is read from the API server.
+// found, and of a large check also which resources it is for, so these are read from the API server. One that is too large to be read is
+// none that this controller created.
 func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, updates []autov1alpha1.Update) error {
 	i := slices.IndexFunc(updates, func(update autov1alpha1.Update) bool { return isDriftCheckOf(o.stack, &update) })
 	if i < 0 {
 		return nil
 	}
 	check := &updates[i]
-	if check.IsComplete() {
+	if check.IsComplete() || informercache.IsShortened(check) && !informercache.IsTooLarge(check) {
 		live, err := r.liveUpdate(ctx, client.ObjectKeyFromObject(check))
 		if err != nil || live == nil || !isDriftCheckOf(o.stack, live) {
 			return err

@@ -64,6 +64,26 @@ func TestOutputsThatCouldNotBeStoredChangeNoObject(t *testing.T) {
 	s.Expect(s.secretData("network")).To(Equal(map[string]string{"url": "2"}))
 }
 
+// Whoever deletes an Update says nothing about what the API server accepts.
+func TestOutputsOfAnUpdateThatWasDeletedAreMadeAgainIfSomebodyNeedsThem(t *testing.T) {
+	source := &pulumiv1.StoredOutputs{Update: "app-0", UID: "earlier"}
+	written := func(o *observation) {
+		o.stack.Spec.Outputs = []pulumiv1.OutputObject{{Name: "network"}}
+		o.stack.Status.OutputObjects = &pulumiv1.OutputObjectsStatus{UID: source.UID, SpecDigest: outputsDigest(o.stack)}
+	}
+	used := func(o *observation) { o.outputs.used = true }
+	because := func(why string) func(*observation) {
+		return func(o *observation) { o.stack.Status.OutputsNotStored, o.outputs.source = why, source }
+	}
+	deleted, denied := because(autov1alpha1.UpdateWasDeleted), because("exceeded quota")
+	expectDecisions(t, []decisionCase{
+		{name: "nobody needs them", given: with(upToDate(), deleted), action: actionReady},
+		{name: "they are written", given: with(upToDate(), deleted, written), action: actionUpdate},
+		{name: "another Stack has them as inputs", given: with(upToDate(), deleted, used), action: actionUpdate},
+		{name: "they could not be stored", given: with(upToDate(), denied, written, used), action: actionStall, reason: pulumiv1.OutputsNotWrittenReason, wakes: true},
+	})
+}
+
 func TestFirstOutputsThatCouldNotBeStoredAreNoReasonForAnUpdateOfItsOwn(t *testing.T) {
 	s := newFixture(t)
 	stack := s.newStack(func(stack *pulumiv1.Stack) { stack.Spec.Outputs = []pulumiv1.OutputObject{{Name: "network"}} })

@@ -253,7 +253,11 @@ func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (result o
 		case d.action == actionReadObjects:
 			err = r.observeObjects(ctx, o)
 		case d.action == actionTakeOver:
-			return outcome{after: d.after}, nil, r.takeOver(ctx, o)
+			if err = r.takeOver(ctx, o); err != nil {
+				result, err = r.handleRejection(o, err)
+				return result, nil, err
+			}
+			return outcome{after: d.after}, nil, nil
 		case d.action == actionWriteOutputs:
 			err = r.writeOutputs(ctx, o)
 		default:

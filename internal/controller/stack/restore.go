@@ -84,13 +84,10 @@ func forgetRemoved(status *pulumiv1.StackStatus) {
 	}
 }
 
-// madeForOthers reports whether the Update was made for other inputs than the status says. An Update that takes the place of another one
-// has the same name. An Update of the Pulumi Kubernetes Operator does not record its inputs.
+// madeForOthers reports whether the Update was made for other inputs than the status says, if that does not identify the Update. An Update of
+// the Pulumi Kubernetes Operator does not record its inputs.
 func madeForOthers(current *pulumiv1.CurrentStackUpdate, update *autov1alpha1.Update) bool {
-	if current.UID != "" {
-		return current.UID != update.UID
-	}
-	return update.Annotations[pulumiv1.SpecDigestAnnotation] != "" && !equality.Semantic.DeepEqual(current, currentOf(update))
+	return current.UID == "" && update.Annotations[pulumiv1.SpecDigestAnnotation] != "" && !equality.Semantic.DeepEqual(current, currentOf(update))
 }
 
 // restoreInputs corrects what the status says about the current Update if that carries out the plan in the status: its inputs are those of

@@ -25,7 +25,8 @@ import (
 func recordResult(stack *pulumiv1.Stack, update *autov1alpha1.Update, outputs *corev1.Secret) {
 	current, previous := stack.Status.CurrentUpdate, stack.Status.LastUpdate
 	if previous == nil {
-		previous = &pulumiv1.StackUpdateStatus{}
+		// What the first Update deployed that is gone without a result may be half done, see mayHavePendingOperations.
+		previous = &pulumiv1.StackUpdateStatus{PendingOperations: stack.Status.Deployed && !current.First}
 	}
 	last := &pulumiv1.StackUpdateStatus{
 		ReconcileRequest:     current.ReconcileRequest,

@@ -149,6 +149,11 @@ func TestOperationThatWasCutOffIsRememberedUntilOneSucceeds(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(mayHavePendingOperations(&pulumiv1.Stack{})).To(BeFalse())
 	g.Expect(mayHavePendingOperations(&pulumiv1.Stack{Status: pulumiv1.StackStatus{Deployed: true}})).To(BeTrue(), "somebody removed the first Update while it ran")
+
+	o := updating()
+	o.stack.Status.LastUpdate = nil
+	recordResult(o.stack, ended(autov1alpha1.UpdateConflictReason), nil)
+	g.Expect(mayHavePendingOperations(o.stack)).To(BeTrue(), "nor did the next one succeed")
 }
 
 func TestSuspendedStackSaysHowTheUpdateEndedThatRan(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +22,9 @@ import (
 // of the Stack, and the old one no longer sees them. It changes the Workspace last, so that a controller that sees the Workspace
 // also sees all Updates. A running operation goes on in its agent meanwhile, and the new controller follows it. If the new controller
 // cannot reach the agent, the old one follows the operation to its end.
+
+// errLabelsKept is returned when the API server accepts the labels of the Stack for an object, and the object does not have them.
+var errLabelsKept = errors.New("something changes its labels back")
 
 // errOutdated is returned when an object is no longer what it was when it was observed.
 var errOutdated = errors.New("the objects changed since they were observed")
@@ -61,11 +65,14 @@ func (r *Reconciler) observeShard(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// takeOver gives the Stack's Workspace and Updates in another shard the labels of the Stack. There is nothing to do if the cache is behind, or
-// if the operation in the other shard has just ended.
+// takeOver gives the Stack's Workspace and Updates in another shard, or the current Update alone, the labels of the Stack. There is nothing to
+// do if the cache is behind, or if the operation in the other shard has just ended.
 func (r *Reconciler) takeOver(ctx context.Context, o *observation) error {
-	if o.otherShard == nil {
+	switch {
+	case o.otherShard == nil && o.update == nil:
 		return nil
+	case o.otherShard == nil:
+		return r.adopt(ctx, o.stack, o.update)
 	}
 	for i := range o.otherShard.updates {
 		if err := r.adopt(ctx, o.stack, &o.otherShard.updates[i]); err != nil {
@@ -121,8 +128,12 @@ func (r *Reconciler) adopt(ctx context.Context, stack *pulumiv1.Stack, object cl
 	metadata.SetGroupVersionKind(kind)
 	before := metadata.DeepCopy()
 	metadata.SetLabels(r.Shard.Follow(metadata.Labels, stack))
-	if err := r.Patch(ctx, metadata, client.MergeFrom(before), patch.FieldOwner); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("take over %T %s from another shard: %w", object, object.GetName(), err)
+	err = client.IgnoreNotFound(r.Patch(ctx, metadata, client.MergeFrom(before), patch.FieldOwner))
+	if err == nil && !r.Shard.Has(metadata) {
+		err = errLabelsKept
+	}
+	if err != nil {
+		return fmt.Errorf("take over the %s %s from another shard: %w", strings.ToLower(kind.Kind), object.GetName(), err)
 	}
 	return nil
 }

@@ -69,28 +69,69 @@ func TestAnUpdateThatIsGoneMayHaveRunUnlessItIsKnownThatItDidNot(t *testing.T) {
 	}
 }
 
+// The status may name the earlier Update for a while, or for longer if it cannot be written.
+func TestAnUpdateTakesThePlaceOfOneThatIsGone(t *testing.T) {
+	for name, test := range map[string]struct {
+		gone           pulumiv1.CurrentStackUpdate
+		deployed       bool // by another Update that is not recorded
+		first, pending bool
+	}{
+		"of a first that did not run":                     {gone: pulumiv1.CurrentStackUpdate{First: true, Withdrawn: true}, first: true},
+		"of a first that did not run, and something else": {gone: pulumiv1.CurrentStackUpdate{First: true, Withdrawn: true}, deployed: true},
+		"of a first that may have run":                    {gone: pulumiv1.CurrentStackUpdate{First: true}, pending: true},
+		"of one that did not run":                         {gone: pulumiv1.CurrentStackUpdate{Withdrawn: true}},
+		"of one that may have run":                        {pending: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, o := NewWithT(t), updating()
+			test.gone.Name, test.gone.UID = o.update.Name, "before"
+			o.stack.Status.CurrentUpdate = &test.gone
+			next := o.update.DeepCopy()
+			next.UID, next.CreationTimestamp, next.OwnerReferences = "next", metav1.Time{Time: now}, ownedBy(o.stack)
+			updates := knownUpdates{updates: []autov1alpha1.Update{*next}}
+			if test.deployed {
+				other := *next.DeepCopy()
+				other.Name, other.UID = "other", "other"
+				updates.updates = append(updates.updates, other)
+			}
+			o.update = nil
+			g.Expect((&Reconciler{Client: updates, APIReader: updates}).observeUpdates(t.Context(), o)).To(Succeed())
+			restoreStatus(o)
+			g.Expect(o.stack.Status.CurrentUpdate.UID).To(Equal(next.UID))
+			g.Expect(o.stack.Status.CurrentUpdate.First).To(Equal(test.first))
+			g.Expect(o.stack.Status.Deployed).To(BeTrue(), "it may run from now on")
+			g.Expect(o.stack.Status.LastUpdate.PendingOperations).To(Equal(test.pending))
+		})
+	}
+}
+
 // The first update of a Stack may have been started by a controller that could not write so, and the node of the pod is cut off.
 func TestADeletedStackDestroysWhatItsFirstUpdateMayHaveCreated(t *testing.T) {
-	for name, notRun := range map[string]bool{"it may have run": false, "it did not run": true} {
+	for name, test := range map[string]struct{ replaced, notRun bool }{
+		"it may have run": {}, "it did not run": {notRun: true}, "nor did the one before": {replaced: true, notRun: true},
+	} {
 		t.Run(name, func(t *testing.T) {
-			s := newFixture(t)
+			s := newFixture(t, func(r *Reconciler) { r.ShowAfter = 2 * time.Second })
 			stack := s.newStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyOnFinalize = true })
 			s.setWorkspace(func(workspace *autov1alpha1.Workspace) {
 				workspace.Status.PulumiVersion = "v3.276.0"
 				starting(workspace)
 			})
 			update := s.awaitUnfinishedUpdate()
-			s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
-			s.Eventually(func(g Gomega) {
-				g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(update), update)).To(Succeed())
-				g.Expect(update.DeletionTimestamp).NotTo(BeNil())
-			}).Should(Succeed())
-			s.mark(update, cancelled(notRun))
-			if notRun {
-				s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate.Withdrawn })
+			s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+			if test.replaced {
+				s.edit(stack, withImage("two"))
+				s.endWithdrawn(stack, update, true)
+				before := update.UID
+				s.await(stack, func(stack *pulumiv1.Stack) bool {
+					return stack.Status.CurrentUpdate != nil && stack.Status.CurrentUpdate.UID != before
+				})
+				update = s.awaitUnfinishedUpdate()
+				s.Expect(update.UID).NotTo(Equal(before))
 			}
-			s.Expect(s.client.Patch(t.Context(), update, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-			if notRun {
+			s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
+			s.endWithdrawn(stack, update, test.notRun)
+			if test.notRun {
 				s.awaitGone(stack)
 				return
 			}
@@ -98,6 +139,20 @@ func TestADeletedStackDestroysWhatItsFirstUpdateMayHaveCreated(t *testing.T) {
 				HaveField("UID", Not(Equal(update.UID))), HaveField("Spec.Type", autov1alpha1.UpdateTypeDestroy))))
 		})
 	}
+}
+
+// endWithdrawn waits until the Update is being deleted or cancelled, and ends it as the Update controller does.
+func (s *fixture) endWithdrawn(stack *pulumiv1.Stack, update *autov1alpha1.Update, notRun bool) {
+	s.t.Helper()
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(update), update)).To(Succeed())
+		g.Expect(!update.DeletionTimestamp.IsZero() || pulumiv1.CancelRequested(update)).To(BeTrue())
+	}).Should(Succeed())
+	s.mark(update, cancelled(notRun))
+	if notRun && !update.DeletionTimestamp.IsZero() {
+		s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate.Withdrawn })
+	}
+	s.Expect(s.client.Patch(s.t.Context(), update, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 }
 
 func TestDriftIsLookedForAfterAnUpdateWasWithdrawn(t *testing.T) {
@@ -113,6 +168,40 @@ func TestDriftIsLookedForAfterAnUpdateWasWithdrawn(t *testing.T) {
 	o.update, o.updateRemoved = nil, true
 	restoreStatus(o)
 	g.Expect(canDrift(o.stack)).To(BeTrue())
+}
+
+// Of such an Update it is known that it did not run, if it is withdrawn.
+func TestAnUpdateThatHasToWaitForAnAgentSaysThatItWasNotStarted(t *testing.T) {
+	had := func(workspace *autov1alpha1.Workspace) { workspace.Status.PulumiVersion = "v3.276.0" }
+	ready := func(reason string) func(*autov1alpha1.Workspace) {
+		return func(workspace *autov1alpha1.Workspace) {
+			conditions.MarkTrue(workspace, autov1alpha1.WorkspaceReady, reason, "ready")
+		}
+	}
+	edited := func(workspace *autov1alpha1.Workspace) { workspace.Generation++ }
+	for name, test := range map[string]struct {
+		changes []func(*autov1alpha1.Workspace)
+		says    bool
+	}{
+		"there never was an agent": {[]func(*autov1alpha1.Workspace){starting}, false},
+		"its agent is ready":       {[]func(*autov1alpha1.Workspace){had, ready(autov1alpha1.SucceededReason)}, false},
+		"the Workspace is idle":    {[]func(*autov1alpha1.Workspace){had, ready(autov1alpha1.IdleReason)}, true},
+		"its agent starts":         {[]func(*autov1alpha1.Workspace){had, starting}, true},
+		"its agent is replaced":    {[]func(*autov1alpha1.Workspace){had, ready(autov1alpha1.SucceededReason), edited}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, o := NewWithT(t), upToDate()
+			o.workspace, o.desired = &autov1alpha1.Workspace{}, &desired{}
+			for _, change := range test.changes {
+				change(o.workspace)
+			}
+			update, err := desiredUpdate(o, decision{kind: autov1alpha1.UpdateTypeUp})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(update.Annotations[autov1alpha1.NotStartedAnnotation] != "").To(Equal(test.says))
+			update.OwnerReferences = nil
+			g.Expect(o.workspace.CannotHaveRun(update)).To(Equal(test.says))
+		})
+	}
 }
 
 func TestRequestsOfAnUpdateThatWasWithdrawnAreNotHandled(t *testing.T) {

@@ -50,7 +50,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 	case actionFinalize:
 		return r.finalize(ctx, o.update)
 	case actionFinish:
-		o.update.Status.NotRun = !mayHaveRun(o, d.reason)
+		o.update.Status.NotRun = !mayHaveRun(o)
 		markFailed(o.update, d.reason, o.now, d.message)
 		return r.complete(ctx, before, o.update, &agentpb.Operation{}, "")
 	case actionRecord:
@@ -228,7 +228,7 @@ func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o 
 	operation, problem := o.agent.operation, o.outputs.omitted
 	o.update.Status.Outputs = o.outputs.secret
 	if hasOutputs(operation) && o.outputs.secret == "" {
-		why := "the update was deleted"
+		why := autov1alpha1.UpdateWasDeleted
 		if o.outputs.err != nil {
 			why = o.outputs.err.Error()
 		}

@@ -14,6 +14,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
 )
 
 // askToEnd requests, with the annotation, that the operation of the Update is cancelled.
@@ -51,9 +52,10 @@ func TestUpdateThatIsAskedToEndStaysAsARecord(t *testing.T) {
 
 func TestCancelledUpdateDidNotRunWhereThereNeverWasAnAgent(t *testing.T) {
 	for name, test := range map[string]struct {
-		version string // that an agent has reported
-		notRun  bool
-	}{"there never was an agent": {"", true}, "there was one": {"v3.276.0", false}} {
+		version   string // that an agent has reported
+		unclaimed bool
+		notRun    bool
+	}{"there never was an agent": {"", false, true}, "there was one": {"v3.276.0", false, false}, "there was one before": {"v3.276.0", true, true}} {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t)
 			s.startController()
@@ -65,6 +67,9 @@ func TestCancelledUpdateDidNotRunWhereThereNeverWasAnAgent(t *testing.T) {
 			update := s.newUpdate("up", withFinalizer, func(update *autov1alpha1.Update) {
 				kind := autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)
 				update.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(workspace, kind)}
+				if test.unclaimed {
+					update.Annotations = map[string]string{autov1alpha1.NotStartedAnnotation: "true"}
+				}
 			})
 			s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotReadyReason, ""))
 			s.askToEnd(update)
@@ -159,7 +164,14 @@ func TestOnlyOperationsThatWereCutOffSinceTheLastSuccessAreInterrupted(t *testin
 func TestAnUpdateMayHaveRunUnlessItsAgentWasAsked(t *testing.T) {
 	g := NewWithT(t)
 	o := &observation{update: &autov1alpha1.Update{}, workspace: &autov1alpha1.Workspace{}}
-	g.Expect(mayHaveRun(o, autov1alpha1.CanceledReason)).To(BeFalse(), "the agent does not know it")
+	g.Expect(mayHaveRun(o)).To(BeTrue(), "the agent was not asked")
+	o.agent.asked = true
+	g.Expect(mayHaveRun(o)).To(BeFalse(), "the agent does not know it")
+	o.agent.err = client.ErrUnavailable
+	g.Expect(mayHaveRun(o)).To(BeTrue(), "the agent did not answer")
+	o.update.Annotations = map[string]string{autov1alpha1.NotStartedAnnotation: "true"}
+	g.Expect(mayHaveRun(o)).To(BeFalse(), "it was not claimed")
+	o.update.Annotations, o.agent = nil, agentView{}
 	o.inOtherShard = true
-	g.Expect(mayHaveRun(o, autov1alpha1.CanceledReason)).To(BeTrue(), "the agent of another shard is not asked")
+	g.Expect(mayHaveRun(o)).To(BeTrue(), "the agent of another shard is not asked")
 }

@@ -183,6 +183,8 @@ func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Res
 		switch d.action {
 		case actionQueue:
 			err = r.queue(ctx, o)
+		case actionAsk:
+			err = r.observeAgent(ctx, o)
 		case actionWake:
 			agent, failed := r.Runtime.Wake(ctx, o.workspace)
 			o.woken = &connection{agent, failed}

@@ -63,6 +63,8 @@ const (
 	// actionQueue asks for a slot for the operation. Then the agent is asked, if there is a slot or the operation may run already, and the
 	// controller decides again.
 	actionQueue action = "queue"
+	// actionAsk asks the agent whether it knows the operation. Then the controller decides again.
+	actionAsk action = "ask"
 	// actionWake starts an agent that rests. Then the agent is asked, and the controller decides again.
 	actionWake action = "wake"
 	// actionStart starts the operation. The agent may refuse, and then the controller decides again.
@@ -170,7 +172,12 @@ func decide(o *observation) decision {
 	case o.update.HasStarted() || o.agent.operation != nil:
 		return decideOnOperation(o)
 	}
-	return decideOnStart(o)
+	d := decideOnStart(o)
+	if d.action == actionFinish && !o.agent.asked && o.workspace != nil && !o.inOtherShard {
+		// The controller before this one may have ended before it could write that the operation was started.
+		return decision{action: actionAsk, wake: byDecision}
+	}
+	return d
 }
 
 // isAbandoned reports whether the Update was started by the Pulumi Kubernetes Operator, whose operations end when the operator does. This

@@ -29,7 +29,9 @@ var (
 	modelLives      = []string{"new", "started", "preview started", "preview repeated", "of another controller", "succeeded", "failed"}
 	modelDeletions  = []string{"kept", "cancelled", "deleted", "deleted a while ago", "deleted long ago"}
 	modelWorkspaces = []string{"none", "ready", "ready for an earlier generation", "without status", "not ready", "incompatible", "going", "going, not ready"}
-	modelAgents     = []string{"knows nothing", "none", "rests", "rests although it was woken", "unavailable", "denies", "an operation", "the end of an operation",
+	// modelUnasked is what is known of an agent before it is asked, which it is at once if the operation may have started.
+	modelUnasked = "was not asked"
+	modelAgents  = []string{"knows nothing", "none", "rests", "rests although it was woken", "unavailable", "denies", "an operation", "the end of an operation",
 		"a plan", "a plan that is stored", "a plan that is not stored yet", "a plan that is too large", "a plan that is not there",
 		"outputs", "outputs that are stored", "outputs that are not stored yet", "outputs that were not stored for long", "outputs in place of which there are others"}
 	modelArtifacts = []string{"ready", "fetching", "NotFound", "Integrity", "TooLarge", "Unavailable", "Unusable", "pending", "watched", "missing", "forbidden"}
@@ -70,8 +72,11 @@ func modelSpaces(visit func(*modelState)) {
 	agents := func(next func()) {
 		each(modelWorkspaces, &s.workspace, func() {
 			known := modelAgents
-			if s.workspace == "none" {
+			switch {
+			case s.workspace == "none":
 				known = known[:1]
+			case s.life == "new" && s.deletion == "kept":
+				known = append(slices.Clone(known), modelUnasked)
 			}
 			each(known, &s.agent, func() {
 				s.operation = agentpb.OperationState_OPERATION_STATE_UNSPECIFIED
@@ -98,7 +103,9 @@ func modelSpaces(visit func(*modelState)) {
 	inputs := func(next func()) {
 		each([]bool{false, true}, &s.ahead, func() {
 			artifacts, requests := modelArtifacts, modelRequests
-			if s.deletion != "kept" || s.agent != "knows nothing" {
+			if s.agent == modelUnasked {
+				requests = []string{"turn not asked for", "not approved", "not approved yet"}
+			} else if s.deletion != "kept" || s.agent != "knows nothing" {
 				// The approval is read before the agent is asked, and only for an operation that may start.
 				requests = requests[:len(requests)-2]
 			}
@@ -167,6 +174,7 @@ func once[Key comparable, Value any](known map[Key]Value, key Key, make func() V
 // observe makes the observation of a state.
 func (m *modelObjects) observe(s *modelState) *observation {
 	o := &observation{now: testTime, turn: turnView{asked: true}, artifact: once(m.artifacts, s.artifact, s.observeArtifact)}
+	o.agent.asked = s.agent != modelUnasked
 	o.update = once(m.updates, modelState{life: s.life, deletion: s.deletion, wait: s.wait, age: s.age}, s.observeUpdate)
 	if s.workspace != "none" {
 		o.workspace = once(m.workspaces, s.workspace, s.observeWorkspace)
@@ -339,7 +347,7 @@ func (s *modelState) wakes(d decision) bool {
 		return d.after > 0
 	case byDecision:
 		// What was asked for is not asked for again, so the decisions of a reconcile come to an end.
-		return d.action == actionWake && s.agent == "rests" || d.action == actionQueue && s.request == "turn not asked for" ||
+		return d.action == actionAsk && s.agent == modelUnasked || d.action == actionWake && s.agent == "rests" || d.action == actionQueue && s.request == "turn not asked for" ||
 			d.action == actionStoreOutputs && s.agent == "outputs"
 	case byNothing:
 		return slices.Contains([]action{actionFinish, actionRecord, actionFinalize}, d.action)
@@ -381,10 +389,11 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise((d.action == actionStoreOutputs) == (ours && s.workspace != "none" && s.keepsOutputs() && s.agent == "outputs"), "outputs are stored before the agent forgets them")
 	promise(!ours || !s.hasOperation() || final || d.action == actionFollow || d.action == actionCancel, "what runs is followed to its end")
 	promise((d.action == actionCancel) == (ours && isDeleted && s.hasOperation() && !final), "a deletion or a request cancels what runs, and nothing else does")
+	promise(d.action != actionAsk || s.agent == modelUnasked && permanent, "an agent is asked once, and only if that matters")
 	promise(!finishes || s.nothingRuns(), "nothing that may run is given up")
 	promise(!finishes || slices.Contains(s.endings(permanent), d.reason), "an end without result says what is known")
 	promise(!finishes || isDeleted || s.life != "new" || permanent, "only what an edit can mend ends an Update that never ran")
-	promise(isDeleted || s.life != "new" || s.hasOperation() || slices.Contains([]action{actionStart, actionWait, actionFinish, actionStorePlan, actionQueue, actionWake}, d.action), "what was not started waits or starts")
+	promise(isDeleted || s.life != "new" || s.hasOperation() || slices.Contains([]action{actionStart, actionWait, actionFinish, actionStorePlan, actionQueue, actionAsk, actionWake}, d.action), "what was not started waits or starts")
 	promise(d.action != actionWait && !finishes || d.reason != "" && d.message != "", "who waits or gives up says why")
 	reasons := map[string]string{"secret missing": pulumiv1.SecretNotFoundReason, "input missing": pulumiv1.InputNotFoundReason, "not shared": pulumiv1.AccessDeniedReason}
 	promise(reasons[s.request] == "" || !s.startable() || d.reason == reasons[s.request], "what is missing is named")
@@ -398,7 +407,8 @@ func (s *modelState) broken(d decision) (promises []string) {
 
 // startable reports whether nothing but the request can prevent a start.
 func (s *modelState) startable() bool {
-	return s.life == "new" && s.deletion == "kept" && s.workspace == "ready" && s.agent == "knows nothing" && !s.ahead && s.artifact == "ready"
+	knowsNothing := s.agent == "knows nothing" || s.agent == modelUnasked
+	return s.life == "new" && s.deletion == "kept" && s.workspace == "ready" && knowsNothing && !s.ahead && s.artifact == "ready"
 }
 
 // endings returns the reasons that an Update without a result may end with.
@@ -450,7 +460,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 		t.Errorf("%d of %d states: %s", count, states, name)
 	}
 	for _, expected := range []action{actionFinalize, actionFinish, actionRecord, actionFollow, actionCancel, actionReconnect, actionStart, actionWait,
-		actionStorePlan, actionStoreOutputs, actionRepeat, actionQueue, actionWake} {
+		actionStorePlan, actionStoreOutputs, actionRepeat, actionQueue, actionAsk, actionWake} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(begin).Round(time.Millisecond), reached)

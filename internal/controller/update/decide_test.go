@@ -38,6 +38,7 @@ func ready(changes ...func(*observation)) *observation {
 		},
 		artifact: artifactView{ready: true},
 		turn:     turnView{asked: true},
+		agent:    agentView{asked: true},
 		request:  &agentpb.StartOperationRequest{},
 	}
 	conditions.MarkTrue(o.workspace, autov1alpha1.WorkspaceReady, autov1alpha1.SucceededReason, "ready")

@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -111,12 +112,13 @@ func TestDeletionOfACompleteUpdateNeedsNoAgent(t *testing.T) {
 func TestAnUpdateThatDidNotRunStaysUntilItsStackHasSeenThat(t *testing.T) {
 	for name, test := range map[string]struct {
 		version string // that an agent has reported
-		named   bool   // by the status of the Stack
+		named   string // by the status of the Stack
 		stays   bool
 	}{
-		"it did not run": {"", true, true},
-		"it did not run, and its Stack has yet to see": {"", false, true},
-		"it may have run": {"v3.276.0", true, false},
+		"it did not run": {"", "this", true},
+		"it did not run, and its Stack has yet to see":               {"", "", true},
+		"it did not run, and its Stack still sees the one before it": {"", "before", true},
+		"it may have run": {"v3.276.0", "this", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t)
@@ -134,19 +136,22 @@ func TestAnUpdateThatDidNotRunStaysUntilItsStackHasSeenThat(t *testing.T) {
 					{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID},
 				}
 			})
-			show := func(withdrawn bool) {
+			show := func(uid types.UID, withdrawn bool) {
 				before := stack.DeepCopy()
-				stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: update.Name, UID: update.UID, Withdrawn: withdrawn}
+				stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: update.Name, UID: uid, Withdrawn: withdrawn}
 				s.Expect(s.client.Status().Patch(t.Context(), stack, ctrlclient.MergeFrom(before))).To(Succeed())
 			}
-			if test.named {
-				show(false)
+			switch test.named {
+			case "this":
+				show(update.UID, false)
+			case "before":
+				show("before", true)
 			}
 			s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
 			if test.stays {
 				s.Eventually(s.current(update)).Should(And(HaveField("IsComplete()", BeTrue()), HaveField("Status.NotRun", BeTrue())))
 				s.Consistently(s.gone(update), awaitedInterval+time.Second).Should(BeFalse())
-				show(true)
+				show(update.UID, true)
 			}
 			s.Eventually(s.gone(update)).Should(BeTrue())
 		})

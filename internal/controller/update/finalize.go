@@ -75,7 +75,8 @@ func (r *Reconciler) provesNoRun(ctx context.Context, update *autov1alpha1.Updat
 		return false, err
 	}
 	if current := stack.Status.CurrentUpdate; current != nil {
-		return current.UID == update.UID && !current.Withdrawn, nil
+		// The status may still name the Update whose place this one took.
+		return current.Name == update.Name && (current.UID != update.UID || !current.Withdrawn), nil
 	}
 	// The status of a Stack without spec.approval may be written later, see Reconciler.ShowAfter of the Stack controller.
 	return stack.Spec.Approval == nil && awaits(stack, update), nil

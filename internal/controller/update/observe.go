@@ -82,8 +82,10 @@ type connection struct {
 	err   error
 }
 
-// agentView is the answer of the agent; it is empty when there was no reason to ask, or no agent.
+// agentView is the answer of the agent.
 type agentView struct {
+	// asked is false as long as there is no reason to ask.
+	asked bool
 	// err is why there is no answer: agentruntime.ErrNoAgent, or an error of the client.
 	err error
 	// operation is nil when the agent does not know it.
@@ -138,12 +140,14 @@ func mayHaveStarted(update *autov1alpha1.Update) bool {
 	return !update.DeletionTimestamp.IsZero() || update.HasStarted() || pulumiv1.CancelRequested(update)
 }
 
-// observeAgent asks the agent for the operation. If the agent does not know it, it reads what the operation needs to start. An agent can know
-// the operation of an Update that has not started: the controller may have ended before it wrote the start into the status.
+// observeAgent asks the agent for the operation. If the agent does not know it, and the operation has a slot, it reads what the operation needs
+// to start. An agent can know the operation of an Update that has not started: the controller may have ended before it wrote the start into the
+// status.
 func (r *Reconciler) observeAgent(ctx context.Context, o *observation) (err error) {
 	agent := r.connect(ctx, o)
 	o.agent = r.askAgent(ctx, agent, o.update)
-	if mayHaveStarted(o.update) || o.turn.place > 0 || o.agent.err != nil || o.agent.operation != nil {
+	o.agent.asked = true
+	if !o.turn.asked || o.turn.place > 0 || o.agent.err != nil || o.agent.operation != nil {
 		o.stored = r.background.storedPlan(o.update)
 		return nil
 	}

@@ -74,10 +74,14 @@ var errChanged = errors.New("the update changed since it was read")
 // claim makes sure that an operation is started only for what the API server knows right now, and adds the finalizer to the Update, because
 // from here on a deletion has to end the operation. An Update that is complete, or was started, must not be started again because a cache
 // is behind. The annotations identify what the operation is started with: the next controller takes them from the Update if this one ends before
-// it writes the start into the status.
+// it writes the start into the status. From here on the Update no longer says that it was not started.
 func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update, annotations map[string]string) error {
 	mark := func(update *autov1alpha1.Update) bool {
 		changed := controllerutil.AddFinalizer(update, pulumiv1.Finalizer)
+		if _, found := update.Annotations[autov1alpha1.NotStartedAnnotation]; found {
+			delete(update.Annotations, autov1alpha1.NotStartedAnnotation)
+			changed = true
+		}
 		for name, value := range annotations {
 			changed = changed || update.GetAnnotations()[name] != value
 			metav1.SetMetaDataAnnotation(&update.ObjectMeta, name, value)

@@ -82,6 +82,30 @@ func TestOperationWhoseStartWasNotRecordedIsFound(t *testing.T) {
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
 }
 
+// Meanwhile its Stack got spec.approval.
+func TestOperationWhoseStartWasNotRecordedIsFollowedThoughItMayNoLongerStart(t *testing.T) {
+	s := newFixture(t)
+	s.newReadyWorkspace("app")
+	release := s.agents.script.blocks()
+	update := s.newUpdate("up")
+	_, err := s.agents.agent(s.key("app")).StartOperation(t.Context(), &agentpb.StartOperationRequest{
+		Id: string(update.UID), Kind: agentpb.OperationKind_OPERATION_KIND_UP, Stack: "dev",
+		Source: &agentpb.StartOperationRequest_Local{Local: &agentpb.LocalSource{}},
+	})
+	s.Expect(err).NotTo(HaveOccurred())
+	stack := &pulumiv1.Stack{Namespace: s.namespace, Name: "app", Spec: pulumiv1.StackSpec{Stack: "dev", Approval: &pulumiv1.ApprovalPolicy{}}}
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	s.startController()
+	s.Eventually(s.current(update)).Should(beProgressing())
+	release()
+	s.Expect(s.finished(update)).To(haveSucceeded())
+
+	refused := s.finished(s.newUpdate("next"))
+	s.Expect(refused).To(haveFailed(autov1alpha1.ApprovalRequiredReason, ""))
+	s.Expect(refused.Status.NotRun).To(BeTrue())
+	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+}
+
 func TestOperationWhoseStartWasNotRecordedHasTheInputsThatItWasStartedWith(t *testing.T) {
 	s := newFixture(t)
 	settings := &corev1.ConfigMap{Namespace: s.namespace, Name: "settings", Labels: watchedLabels, Data: map[string]string{"size": "1"}}
@@ -206,10 +230,14 @@ func TestOperationIsNotStartedForAnOldStateOfTheUpdate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t)
 			r := &Reconciler{Client: s.client, APIReader: s.client}
-			update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Finalizers = finalizers })
+			update := s.newUpdate("up", func(update *autov1alpha1.Update) {
+				update.Finalizers, update.Annotations = finalizers, map[string]string{autov1alpha1.NotStartedAnnotation: "true"}
+			})
 			old := update.DeepCopy()
 			s.Expect(r.claim(t.Context(), update, nil)).To(Succeed())
+			s.Expect(s.client.Get(t.Context(), ctrlclient.ObjectKeyFromObject(update), update)).To(Succeed())
 			s.Expect(update.Finalizers).To(ConsistOf(pulumiv1.Finalizer))
+			s.Expect(update.Annotations).NotTo(HaveKey(autov1alpha1.NotStartedAnnotation), "it may have been started from now on")
 
 			before := update.DeepCopy()
 			markFailed(update, autov1alpha1.CanceledReason, testTime, "over")

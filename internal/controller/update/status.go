@@ -146,16 +146,14 @@ func markResult(update *autov1alpha1.Update, operation *agentpb.Operation, note 
 	markFailed(update, reason, ended, message)
 }
 
-// mayHaveRun reports whether an Update that ends for the reason, without a result, may have run Pulumi. If somebody cancelled it, there are
-// two proofs that it did not: an agent answers and does not know the operation, or there never was an agent.
-func mayHaveRun(o *observation, reason string) bool {
-	switch {
-	case o.update.Status.StartTime != nil, wasRepeated(o.update):
+// mayHaveRun reports whether an Update that ends without a result may have run Pulumi. There are three proofs that it did not, whatever it ends
+// for: an agent answers and does not know the operation, there never was an agent, or the Update was not claimed (see claim).
+func mayHaveRun(o *observation) bool {
+	if o.update.Status.StartTime != nil || wasRepeated(o.update) || o.workspace == nil || o.inOtherShard {
 		return true
-	case reason == autov1alpha1.CanceledReason:
-		return o.workspace == nil || o.inOtherShard || o.agent.err != nil && !o.workspace.CannotHaveRun(o.update) || o.agent.operation != nil
 	}
-	return reason == autov1alpha1.InterruptedReason || reason == autov1alpha1.AbortedReason
+	mayKnow := o.agent.operation != nil || o.agent.err != nil || !o.agent.asked
+	return mayKnow && !o.workspace.CannotHaveRun(o.update)
 }
 
 // showChanges writes what an operation would change into the status.
