@@ -100,7 +100,7 @@ func TestAWorkspaceThatIsNotOursStaysAsItIs(t *testing.T) {
 			after, err := os.Lstat(workspace)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(os.SameFile(before, after)).To(BeTrue())
-			g.Expect(a.log.String()).To(ContainSubstring("does not lead to the program"))
+			g.Expect(a.log.String()).To(ContainSubstring("which the program does not see"))
 			if before.IsDir() {
 				project, message := a.runLocal("b", ".")
 				g.Expect(message).To(BeEmpty())
