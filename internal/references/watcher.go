@@ -2,6 +2,7 @@ package references
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -52,13 +53,12 @@ type Watcher struct {
 	selector  labels.Selector
 	informers map[Kind]cache.Informer
 	listeners []func(Key)
-	// state is that of both watches: the rights to them are given and withdrawn together.
-	state informercache.WatchState
+	states    map[Kind]*informercache.WatchState
 }
 
 // NewWatcher returns a Watcher that starts to watch when it is started.
 func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
-	w := &Watcher{selector: o.Selector, informers: map[Kind]cache.Informer{}}
+	w := &Watcher{selector: o.Selector, informers: map[Kind]cache.Informer{}, states: map[Kind]*informercache.WatchState{Secret: {}, ConfigMap: {}}}
 	shared := true // callers only read the objects from the cache
 	options := cache.Options{
 		HTTPClient:                   o.HTTPClient,
@@ -67,9 +67,7 @@ func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
 		DefaultLabelSelector:         o.Selector,
 		DefaultTransform:             informercache.KeepVersion,
 		DefaultUnsafeDisableDeepCopy: &shared,
-		DefaultWatchErrorHandler: w.state.ErrorHandler(func(err error) {
-			o.Log.Error(err, "cannot watch Secrets and ConfigMaps, so their changes cause no update: allow list and watch, or set --watch-configs-label-selector=none")
-		}, func() {}),
+		DefaultWatchErrorHandler:     w.errorHandler(o.Log),
 	}
 	if o.Namespace != "" {
 		options.DefaultNamespaces = map[string]cache.Config{o.Namespace: {}}
@@ -154,7 +152,15 @@ func (w *Watcher) Versions(ctx context.Context, keys []Key) ([]Version, error) {
 
 // works reports whether the Watcher knows the versions of all objects.
 func (w *Watcher) works() bool {
-	return w != nil && w.informers[Secret].HasSynced() && w.informers[ConfigMap].HasSynced() && !w.state.IsRefused()
+	if w == nil {
+		return false
+	}
+	for kind, informer := range w.informers {
+		if !informer.HasSynced() || w.states[kind].IsRefused() {
+			return false
+		}
+	}
+	return true
 }
 
 // Version returns the id of the version of an object with these labels; empty when there is no such object. It is not known when the object
@@ -180,10 +186,10 @@ func (w *Watcher) listen(ctx context.Context, changed func(Key), deletions bool)
 	if !w.cache.WaitForCacheSync(ctx) {
 		return
 	}
-	w.state.Works()
 	for kind, informer := range w.informers {
+		w.states[kind].Works()
 		notify := func(object any) {
-			w.state.Works()
+			w.states[kind].Works()
 			if name, err := toolscache.DeletionHandlingObjectToName(object); err == nil {
 				changed(Key{kind, name.Namespace, name.Name})
 			}
@@ -208,4 +214,19 @@ func metadataOf(kind Kind) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(string(kind)))
 	return object
+}
+
+// errorHandler handles the errors of both informers. It logs once what to do when the controller may not watch one of the kinds.
+func (w *Watcher) errorHandler(log logr.Logger) toolscache.WatchErrorHandlerWithContext {
+	refused := func(err error) {
+		log.Error(err, "cannot watch Secrets and ConfigMaps, so their changes cause no update: allow list and watch, or set --watch-configs-label-selector=none")
+	}
+	ofSecrets, ofConfigMaps := w.states[Secret].ErrorHandler(refused, func() {}), w.states[ConfigMap].ErrorHandler(refused, func() {})
+	return func(ctx context.Context, reflector *toolscache.Reflector, err error) {
+		if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "configmaps" {
+			ofConfigMaps(ctx, reflector, err)
+			return
+		}
+		ofSecrets(ctx, reflector, err)
+	}
 }

@@ -14,6 +14,11 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
@@ -73,7 +78,6 @@ func keepBusy(ctx context.Context, on *localsystem.System) error {
 	if err != nil {
 		return err
 	}
-	failing := gitserver.Files{"Pulumi.yaml": "name: broken\nruntime: yaml\noutputs: {x: \"${missing}\"}\n"}
 	if _, err := on.Deploy(ctx, broken, failing); err != nil {
 		return err
 	}
@@ -100,6 +104,30 @@ func awaitFailure(t *testing.T) {
 	s.Await(func(stack *pulumiv1.Stack) bool {
 		return stack.Status.LastUpdate != nil && stack.Status.LastUpdate.State == pulumiv1.StackUpdateFailed
 	})
+}
+
+// failing is a program that fails.
+var failing = gitserver.Files{"Pulumi.yaml": "name: broken\nruntime: yaml\noutputs: {x: \"${missing}\"}\n"}
+
+// haltRollout creates a StackRollout whose only Stack fails, and waits until it is halted. It returns a function that removes both.
+func haltRollout(t *testing.T) (remove func()) {
+	t.Helper()
+	g := NewWithT(t)
+	s := systemtest.New(t, system, "halted", patience)
+	app, stack, err := system.Provide(t.Context(), s.Name, failing)
+	g.Expect(err).NotTo(HaveOccurred())
+	stack.Spec.RolloutRef = &pulumiv1.RolloutReference{Name: "fleet"}
+	rollout := &autov1alpha1.StackRollout{ObjectMeta: s.Meta("fleet"), Spec: autov1alpha1.StackRolloutSpec{
+		SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.GitRepositoryKind, Name: app.Name}, Waves: []autov1alpha1.RolloutWave{{Name: "all"}},
+	}}
+	s.Create(rollout, stack)
+	eventually(g, func() string { s.Get("fleet", rollout); return conditions.GetReason(rollout, meta.ReadyCondition) }).
+		Should(Equal(autov1alpha1.RolloutHaltedReason))
+	return func() {
+		g.Expect(system.Client.Delete(t.Context(), rollout)).To(Succeed())
+		s.Delete()
+		s.AwaitGone()
+	}
 }
 
 // inRepository returns the path of a file in the repository.
