@@ -40,6 +40,9 @@ var (
 // retryInterval is the time to another attempt after one that failed, for example because the API server did not answer.
 const retryInterval = 10 * time.Second
 
+// refusalPatience is how long an API server may refuse the watch that it allowed before: after a restart it does not know all bindings at once.
+const refusalPatience = time.Minute
+
 // Options are what a Watcher needs: those of the manager.
 type Options struct {
 	Config     *rest.Config
@@ -63,6 +66,8 @@ type Watcher struct {
 
 	// retry is the time from a watch that could not begin to the next attempt.
 	retry time.Duration
+	// patience is how long the labels that are known count although the API server refuses the watch: one that has just started may do so.
+	patience time.Duration
 	// informer is set once it runs.
 	informer atomic.Pointer[informer]
 	state    informercache.WatchState
@@ -75,7 +80,9 @@ type informer struct {
 }
 
 // New returns a Watcher that is not started.
-func New(o Options) *Watcher { return &Watcher{Options: o, retry: retryInterval} }
+func New(o Options) *Watcher {
+	return &Watcher{Options: o, retry: retryInterval, patience: refusalPatience}
+}
 
 // Start lets Namespaces be read until the context ends.
 func (w *Watcher) Start(ctx context.Context) error {
@@ -97,7 +104,7 @@ func (w *Watcher) Labels(namespace string) (map[string]string, error) {
 	}
 	running := w.informer.Load()
 	switch {
-	case w.state.IsRefused():
+	case w.state.IsRefusedFor(w.patience), w.state.IsRefused() && (running == nil || !running.HasSynced()):
 		return nil, errRefused // what the informer has may be outdated
 	case running == nil || !running.HasSynced():
 		w.begin()
@@ -153,7 +160,11 @@ func (w *Watcher) run(ctx context.Context) error {
 	shared := true // callers only read the labels
 	objects, err := informercache.NewCache(w.Config, cache.Options{
 		HTTPClient: w.HTTPClient, Mapper: w.Mapper, Scheme: w.Scheme,
-		DefaultTransform: keepLabels, DefaultUnsafeDisableDeepCopy: &shared, DefaultWatchErrorHandler: w.state.ErrorHandler(func(err error) { w.onRefused(ctx, err) }, func() {}),
+		DefaultTransform: func(object any) (any, error) {
+			w.state.Works() // each answer has at least one Namespace
+			return keepLabels(object)
+		},
+		DefaultUnsafeDisableDeepCopy: &shared, DefaultWatchErrorHandler: w.state.ErrorHandler(func(err error) { w.onRefused(ctx, err) }, func() {}),
 	})
 	if err != nil {
 		return fmt.Errorf("create the cache of Namespaces: %w", err)
@@ -203,19 +214,23 @@ func (w *Watcher) tell(namespace string) {
 	}
 }
 
-// onRefused logs what to do about it. It tells everybody now and, because no event may do that, when it is over; if not all were read yet, run
-// does.
+// onRefused logs what to do about it. It tells everybody when the labels no longer count and, because no event may do that, when it is over; if not
+// all were read yet, it does so now, and run when it is over.
 func (w *Watcher) onRefused(ctx context.Context, err error) {
 	w.Log.Error(err, "cannot watch Namespaces, so nothing is selected by their labels: allow list and watch")
-	w.tell("")
 	if running := w.informer.Load(); running == nil || !running.HasSynced() {
+		w.tell("")
 		return
 	}
 	w.watches.Go(func() {
-		over := func(context.Context) (bool, error) { return !w.state.IsRefused(), nil }
-		if wait.PollUntilContextCancel(ctx, w.retry, false, over) == nil {
-			w.tell("")
-		}
+		told := false
+		_ = wait.PollUntilContextCancel(ctx, w.retry, false, func(context.Context) (over bool, err error) {
+			if counts := !w.state.IsRefusedFor(w.patience); counts == told {
+				told = !told
+				w.tell("")
+			}
+			return !w.state.IsRefused(), nil
+		})
 	})
 }
 

@@ -131,11 +131,15 @@ func TestLabelsThatMayNotBeReadAreUnknownUntilTheyMay(t *testing.T) {
 	g.Eventually(problem).WithTimeout(patience).Should(Succeed())
 	g.Eventually(h.read).Should(Equal([]string{"", ""}))
 
-	w.retry = 10 * time.Millisecond
+	w.retry, w.patience = 10*time.Millisecond, 3*time.Second
 	g.Expect(admin.Delete(t.Context(), binding)).To(Succeed())
-	g.Eventually(func() error { h.watches.Interrupt(); return problem() }).WithTimeout(patience).Should(MatchError(errRefused), "old labels do not count")
+	g.Eventually(func() bool { h.watches.Interrupt(); return w.state.IsRefused() }).WithTimeout(patience).Should(BeTrue())
+	g.Expect(problem()).To(Succeed(), "the API server may have been started just now")
+	g.Eventually(problem).WithTimeout(patience).Should(MatchError(errRefused), "old labels do not count")
 	g.Eventually(h.read).Should(Equal([]string{"", "", ""}), "nobody waits for an event that does not come")
-	w.state.Works() // as when there is no answer of the API server for some time that refuses the watch
+	binding.ResourceVersion, binding.UID = "", ""
+	g.Expect(admin.Create(t.Context(), binding)).To(Succeed())
+	g.Eventually(problem).WithTimeout(patience).Should(Succeed(), "the next answer ends it")
 	g.Eventually(h.read).Should(Equal([]string{"", "", "", ""}), "no event may say that it is over")
 }
 

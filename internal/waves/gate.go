@@ -225,9 +225,9 @@ func Same(a, b autov1alpha1.RolloutRevision) bool {
 	return a.Revision != "" && sum == other && (isSum || a.Digest == "" || b.Digest == "")
 }
 
-// isNameOfTarget reports whether the target has the name, or had it before the same content was published under another one: such names are the
+// IsNameOfTarget reports whether the target has the name, or had it before the same content was published under another one: such names are the
 // newest of the earlier targets.
-func isNameOfTarget(name string, status *autov1alpha1.StackRolloutStatus) bool {
+func IsNameOfTarget(name string, status *autov1alpha1.StackRolloutStatus) bool {
 	named, target := autov1alpha1.RolloutRevision{Revision: name}, status.Target.RolloutRevision
 	if Same(named, target) {
 		return true

@@ -141,7 +141,7 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 	}
 	applied := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAppliedRevision, Digest: m.Succeeded}
 	ran := last != nil && same(autov1alpha1.RolloutRevision{Revision: last.Revision, Digest: m.Has}, target)
-	m.Changed = last != nil && isNameOfTarget(last.Revision, status)
+	m.Changed = last != nil && IsNameOfTarget(last.Revision, status)
 	attempted := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAttemptedRevision, Digest: m.Has}
 	m.HasTarget = same(applied, target) && same(attempted, target)
 	switch {

@@ -214,7 +214,7 @@ func (s *session) targetOf(ctx context.Context, rollout *autov1alpha1.StackRollo
 	case revision == "":
 		s.printRollout(rollout)
 		return target, s.confirm(ctx, fmt.Sprintf("%s %s?", verb, target.Revision), "nothing was decided")
-	case !waves.Same(target.RolloutRevision, autov1alpha1.RolloutRevision{Revision: revision}):
+	case !waves.IsNameOfTarget(revision, &rollout.Status):
 		return nil, failed(exitNotReady, "StackRollout %q rolls out another revision by now: %s", rollout.Name, target.Revision)
 	}
 	return target, nil

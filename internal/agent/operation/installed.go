@@ -190,8 +190,9 @@ func (f *dependencyFiles) included(path string) {
 }
 
 // installed reports whether what the digest stands for is installed. The record of an installation has a line for the container in which it was
-// made, and one for each directory in which dependencies were then. If one of them is missing, they are installed again. Without any, they are
-// somewhere in the container, and gone with it.
+// made, and one for each directory in which dependencies were then. If one of them is missing, or is a link that it was not, they are installed
+// again: npm replaces the link to a mount by a directory, and the next source has the link. Without any, they are somewhere in the container, and
+// gone with it.
 func (o *operation) installed(digest string) bool {
 	content, err := os.ReadFile(filepath.Join(o.runner.dir("installed"), digest))
 	if err != nil {
@@ -199,7 +200,8 @@ func (o *operation) installed(digest string) bool {
 	}
 	container, directories, _ := strings.Cut(string(content), "\n")
 	for line := range strings.Lines(directories) {
-		if !isDirectory(filepath.Join(o.dir, strings.TrimSpace(line))) {
+		dir, wasLink := strings.CutPrefix(strings.TrimSpace(line), linkMark)
+		if path := filepath.Join(o.dir, dir); !isDirectory(path) || isLink(path) != wasLink {
 			return false
 		}
 	}
@@ -234,7 +236,10 @@ func (o *operation) noteInstalled(digest string, before map[string]bool) error {
 	record := strings.Builder{}
 	fmt.Fprintln(&record, containerID())
 	for _, dir := range candidates {
-		if isDirectory(filepath.Join(o.dir, dir)) {
+		switch path := filepath.Join(o.dir, dir); {
+		case isLink(path) && isDirectory(path):
+			fmt.Fprintln(&record, linkMark+dir)
+		case isDirectory(path):
 			fmt.Fprintln(&record, dir)
 		}
 	}
@@ -276,6 +281,14 @@ func (o *operation) directories() map[string]bool {
 		return err
 	})
 	return found
+}
+
+// linkMark begins the line of a directory that is a link.
+const linkMark = "link:"
+
+func isLink(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode().Type() == fs.ModeSymlink
 }
 
 func isDirectory(path string) bool {

@@ -48,6 +48,18 @@ func TestWhatScriptsOfPackagesBuildIsBuiltAgain(t *testing.T) {
 	expect(false, "it is there again")
 }
 
+func TestDirectoryThatIsALinkAgainIsInstalledAgain(t *testing.T) {
+	f, expect := installing(t, "rm -f node_modules; mkdir -p node_modules") // npm replaces links
+	files := map[string]string{"Pulumi.yaml": "name: demo\nruntime: nodejs\n", "package.json": "{}"}
+	mounted := t.TempDir()
+	for _, revision := range []string{"the first revision", "the next one"} {
+		f.commit(files)
+		f.Expect(os.Symlink(mounted, filepath.Join(f.project, "node_modules"))).To(Succeed())
+		expect(true, revision)
+		expect(false, "nothing changed since "+revision)
+	}
+}
+
 func TestInstallationThatWritesALockFileIsNotRepeated(t *testing.T) {
 	f, expect := installing(t, "mkdir -p node_modules; echo {} > package-lock.json")
 	files := map[string]string{"Pulumi.yaml": "name: demo\nruntime: nodejs\n", "package.json": "{}"}

@@ -61,9 +61,9 @@ func (s *sources) localProject(dir string) (string, error) {
 	case !filepath.IsAbs(dir) && s.workspaceIsLink():
 		return "", errors.New("the workspace has no program of its own")
 	case !filepath.IsAbs(dir):
-		return findProject(s.workspace, dir, "workspace")
+		return findProject(s.workspace, dir, "workspace", "")
 	case s.localRoot == "":
 		return "", fmt.Errorf("directory %q is outside of the workspace", dir)
 	}
-	return findProject(s.localRoot, dir, "image")
+	return findProject(s.localRoot, dir, "image", "")
 }

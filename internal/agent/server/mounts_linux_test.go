@@ -30,6 +30,19 @@ func TestWhatIsMountedForTheSourceIsInEachSource(t *testing.T) {
 	a.Expect(filepath.Join(dir, "source", "version")).To(BeARegularFile())
 }
 
+func TestProgramMayBeMounted(t *testing.T) {
+	for _, mounted := range []string{"app", "app/Pulumi.yaml"} {
+		dir := t.TempDir()
+		write(t, dir, map[string]string{"mounts/app/Pulumi.yaml": projectYAML})
+		a := startAgent(t, dir, func(o *Options) { o.SourceMounts = []string{mounted} })
+		source := pack(t, map[string]string{"README": "x"})
+		a.Expect(a.push(source)).To(Succeed())
+		project, message := a.runToEnd(update("a", source.digest, "app"))
+		a.Expect(message).To(BeEmpty())
+		a.Expect(project).To(Equal(filepath.Join(dir, "source", "app")))
+	}
+}
+
 func TestSourceThatCannotBeRemovedStopsNothing(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to make files that the agent cannot remove")
@@ -49,7 +62,9 @@ func TestSourceThatCannotBeRemovedStopsNothing(t *testing.T) {
 	NewWithT(t).Expect(syscall.Setfsuid(agent)).To(Succeed())
 	defer func() { _ = syscall.Setfsuid(0) }()
 
+	NewWithT(t).Expect(os.Mkdir(filepath.Join(dir, oldName+".1"), 0o700)).To(Succeed(), "this one can be removed by now")
 	openTree(t, dir)
-	NewWithT(t).Expect(filepath.Join(dir, oldName+".1", "app")).To(BeADirectory())
+	NewWithT(t).Expect(filepath.Join(dir, oldName+".2", "app")).To(BeADirectory())
+	NewWithT(t).Expect(filepath.Join(dir, oldName+".1")).NotTo(BeAnExistingFile())
 	NewWithT(t).Expect(old).NotTo(BeAnExistingFile())
 }

@@ -28,7 +28,7 @@ func (s *sources) project(request *agentpb.StartOperationRequest) (string, error
 		if err != nil {
 			return "", err
 		}
-		return findProject(filepath.Join(s.dir, sourceName), source.Artifact.GetDir(), "artifact")
+		return findProject(filepath.Join(s.dir, sourceName), source.Artifact.GetDir(), "artifact", filepath.Join(s.dir, mountsName))
 	case *agentpb.StartOperationRequest_Local:
 		return s.localProject(source.Local.GetDir())
 	case *agentpb.StartOperationRequest_Project:
@@ -39,7 +39,9 @@ func (s *sources) project(request *agentpb.StartOperationRequest) (string, error
 
 // findProject returns the absolute path of the project in the directory dir of the tree. Neither dir nor a symbolic link on the way to the
 // project may lead out of the tree. Only a tree that comes with the image can have such links: archives are unpacked without them. A leading slash of dir means the root of the tree.
-func findProject(tree, dir, what string) (string, error) {
+//
+// Links to what is mounted for the tree stay inside.
+func findProject(tree, dir, what, mounts string) (string, error) {
 	if inside := path.Clean(strings.TrimLeft(dir, "/")); !filepath.IsLocal(inside) {
 		return "", fmt.Errorf("directory %q is outside of the %s", dir, what)
 	}
@@ -47,7 +49,10 @@ func findProject(tree, dir, what string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the %s has no files: %w", what, file.WithoutPath(err))
 	}
-	inside, info, err := resolve(realTree, dir)
+	if realMounts, err := filepath.EvalSymlinks(mounts); err == nil {
+		mounts = realMounts
+	}
+	inside, info, err := resolve(realTree, dir, mounts)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("directory %q does not exist in the %s", dir, what)
@@ -57,7 +62,7 @@ func findProject(tree, dir, what string) (string, error) {
 		return "", fmt.Errorf("%q is not a directory of the %s", dir, what)
 	}
 	for _, name := range projectFiles {
-		_, info, err := resolve(realTree, filepath.Join(inside, name))
+		_, info, err := resolve(realTree, filepath.Join(inside, name), mounts)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
@@ -74,8 +79,8 @@ func findProject(tree, dir, what string) (string, error) {
 }
 
 // resolve follows the links to the file or directory, and returns its path in the tree and its file info. The path of the tree has no
-// links.
-func resolve(tree, name string) (inside string, info fs.FileInfo, err error) {
+// links, unless the file is in mounts.
+func resolve(tree, name, mounts string) (inside string, info fs.FileInfo, err error) {
 	real, err := filepath.EvalSymlinks(filepath.Join(tree, name))
 	if err == nil {
 		info, err = os.Lstat(real)
@@ -83,9 +88,11 @@ func resolve(tree, name string) (inside string, info fs.FileInfo, err error) {
 	if err != nil {
 		return "", nil, file.WithoutPath(err)
 	}
-	inside, err = filepath.Rel(tree, real)
-	if err != nil || !filepath.IsLocal(inside) {
-		return "", nil, errors.New("a link leads out of it")
+	if inside, err = filepath.Rel(tree, real); err == nil && filepath.IsLocal(inside) {
+		return inside, info, nil
 	}
-	return inside, info, nil
+	if mounted, err := filepath.Rel(mounts, real); mounts != "" && err == nil && filepath.IsLocal(mounted) {
+		return path.Clean(strings.TrimLeft(name, "/")), info, nil
+	}
+	return "", nil, errors.New("a link leads out of it")
 }

@@ -61,7 +61,7 @@ func TestTheDirectoryOfAProgram(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(filepath.Base(root)+" "+tt.dir, func(t *testing.T) {
 				g := NewWithT(t)
-				project, err := findProject(root, tt.dir, "artifact")
+				project, err := findProject(root, tt.dir, "artifact", "")
 				if tt.message != "" {
 					g.Expect(err).To(MatchError(ContainSubstring(tt.message)))
 					g.Expect(err.Error()).NotTo(ContainSubstring(dir))

@@ -42,8 +42,8 @@ var ownNames = []string{
 	markerName + file.TemporarySuffix, pushedPlan, incomingPlan,
 }
 
-// maxUnremovable is how many earlier sources that cannot be removed are kept.
-const maxUnremovable = 9
+// maxUnremovable is how many earlier sources that cannot be removed are kept. They are in the volume, which bounds their size.
+const maxUnremovable = 1000
 
 // maxMarkerSize bounds what is read of the marker, in bytes.
 const maxMarkerSize = 1 << 10
@@ -156,10 +156,14 @@ func (s *sources) tidy() error {
 // way, so that it prevents neither the next source nor the start of the agent.
 func (s *sources) discardOld() error {
 	err := removeTree(s.root, oldName)
-	for n := 1; err != nil && n <= maxUnremovable; n++ {
+	for n := 1; n <= maxUnremovable; n++ {
 		name := fmt.Sprint(oldName, ".", n)
 		if _, missing := s.root.Lstat(name); !errors.Is(missing, fs.ErrNotExist) {
+			_ = removeTree(s.root, name) // perhaps by now
 			continue
+		}
+		if err == nil {
+			return nil
 		}
 		if moved := s.root.Rename(oldName, name); moved != nil {
 			return errors.Join(err, moved)

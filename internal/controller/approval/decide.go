@@ -61,7 +61,7 @@ func decideOnRevision(o observation) verdict {
 		return refuse(pulumiv1.RolloutNotFoundReason, "there is no StackRollout %q in this namespace", spec.Rollout)
 	}
 	target, is := o.rollout.Status.Target, autov1alpha1.RolloutRevision{Revision: spec.Revision}
-	isTarget, age := target != nil && waves.Same(target.RolloutRevision, is), o.age()
+	isTarget, age := target != nil && waves.IsNameOfTarget(spec.Revision, &o.rollout.Status), o.age()
 	switch {
 	case !isTarget && age < maxUnseen && waves.IsWhole(spec.Revision) && !wasTarget(&o.rollout.Status, is):
 		return verdict{after: backoff.Proportional(age, shortestWait, longestWait)} // a pipeline may be faster than the source

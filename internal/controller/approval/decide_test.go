@@ -116,6 +116,10 @@ func TestApprovalOfARevision(t *testing.T) {
 		"an earlier target": {change: func(o *observation) {
 			o.approval.Spec.Revision, o.rollout.Status.Earlier = earlier, []autov1alpha1.RolloutRevision{{Revision: earlier}}
 		}, reason: autov1alpha1.RevisionNotTargetReason},
+		"another name of the target": {change: func(o *observation) {
+			o.rollout.Status.Target.Digest = "sha256:d"
+			o.approval.Spec.Revision, o.rollout.Status.Earlier = earlier, []autov1alpha1.RolloutRevision{{Revision: earlier, Digest: "sha256:d"}}
+		}, reason: autov1alpha1.ApprovalCountsReason},
 		"the stable one": {change: func(o *observation) {
 			o.approval.Spec.Revision, o.rollout.Status.Stable = earlier, &autov1alpha1.RolloutRevision{Revision: earlier}
 		}, reason: autov1alpha1.RevisionNotTargetReason},

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -46,13 +47,19 @@ func (r *Reconciler) checksOf(
 	if len(verdicts) > 2*len(stacks) {
 		clear(verdicts) // most of these Stacks are gone
 	}
-	byName, start := make(map[types.NamespacedName]*pulumiv1.Stack, len(stacks)), time.Now()
+	byName, unreadable, start := make(map[types.NamespacedName]*pulumiv1.Stack, len(stacks)), map[types.NamespacedName]error{}, time.Now()
 	for _, stack := range stacks {
 		name := client.ObjectKeyFromObject(stack)
 		byName[name] = stack
 		if had, found := verdicts[stack.UID]; found && had.expression == "" && had.version == stack.ResourceVersion && time.Since(start) < checkBudget {
-			if whole := r.wholeOf(ctx, name); whole != nil {
+			switch whole, err := r.wholeOf(ctx, name); {
+			case err == nil:
 				byName[name] = whole
+				delete(verdicts, stack.UID) // nobody may ask for it any longer
+			case apierrors.IsForbidden(err), errors.As(err, new(*informercache.TooLargeError)):
+				unreadable[name] = err
+			default:
+				ctrl.LoggerFrom(ctx).Error(err, "cannot read a large stack that has to be checked", "stack", name)
 			}
 		}
 	}
@@ -61,6 +68,9 @@ func (r *Reconciler) checksOf(
 		stack := byName[name]
 		if had, found := verdicts[stack.UID]; found && had.version == stack.ResourceVersion && had.expression == expression {
 			return had.problem, true
+		}
+		if err := unreadable[name]; err != nil {
+			return fmt.Sprintf("check: %s", err), true
 		}
 		if informercache.IsShortened(stack) {
 			verdicts[stack.UID] = verdict{version: stack.ResourceVersion}
@@ -83,16 +93,13 @@ func (r *Reconciler) checksOf(
 	}
 }
 
-// wholeOf reads a Stack from the API server; nil if that fails.
-func (r *Reconciler) wholeOf(ctx context.Context, name types.NamespacedName) *pulumiv1.Stack {
+// wholeOf reads a Stack from the API server.
+func (r *Reconciler) wholeOf(ctx context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
 	stack := &pulumiv1.Stack{}
 	if err := r.APIReader.Get(ctx, name, stack); err != nil {
-		if !apierrors.IsNotFound(err) {
-			ctrl.LoggerFrom(ctx).Error(err, "cannot read a large stack that has to be checked", "stack", name)
-		}
-		return nil
+		return nil, fmt.Errorf("read the large stack from the API server: %w", err)
 	}
-	return stack
+	return stack, nil
 }
 
 // visibleFrom returns the Stack without the outputs that it does not share with the namespace.

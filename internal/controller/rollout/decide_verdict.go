@@ -16,11 +16,13 @@ func (w *walk) readApprovals() {
 	for _, approval := range w.approvals {
 		about := autov1alpha1.RolloutRevision{Revision: approval.Revision, Digest: approval.Digest}
 		isRejection := approval.Decision == autov1alpha1.ApprovalReject
-		if stable := w.status.Stable; stable != nil && isRejection && waves.Same(*stable, about) {
+		isTarget := waves.Same(target, about) || about.Digest == "" && waves.IsNameOfTarget(about.Revision, &w.status)
+		// A rejection without a digest was not accepted yet: of what is not the target, it will be refused.
+		if stable := w.status.Stable; stable != nil && isRejection && (about.Digest != "" && waves.Same(*stable, about) || isTarget && waves.SameArtifact(*stable, target)) {
 			stable.Digest = ""
 		}
 		switch {
-		case !waves.Same(target, about):
+		case !isTarget:
 		case isRejection:
 			isNamed = isNamed || waves.Same(target, autov1alpha1.RolloutRevision{Revision: approval.Revision})
 			if w.rejectedBy == "" || approval.By < w.rejectedBy { // the cache has them in no order

@@ -77,6 +77,14 @@ func TestNewStackDoesNotBeginWithWhatWasRejected(t *testing.T) {
 	f.Expect(f.last.failed).To(BeFalse())
 	f.finish("c")
 	f.Expect(waves.Beginning(&f.rollout.Status)).To(HaveValue(Equal(revision("c"))))
+
+	// A rejection of what is not rolled out any longer is going to be refused.
+	f.offers("d")
+	f.decide()
+	f.approve(autov1alpha1.ApprovalReject, "", "c")
+	f.approvals[len(f.approvals)-1].Digest = ""
+	f.decide()
+	f.Expect(waves.Beginning(&f.rollout.Status)).To(HaveValue(Equal(revision("c"))))
 }
 
 // TestRejectedRevisionIsNotStableWhenThoseThatWaitAreSuspended: then all waves are complete.

@@ -239,11 +239,11 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 	return update, nil
 }
 
-// notStarted returns the value of NotStartedAnnotation for an Update that has to wait for an agent of its Workspace. It is empty if the Workspace
-// never had one, which is proof enough, and if the Update can start at once: to remove the annotation costs a write.
+// notStarted returns the value of NotStartedAnnotation for an Update that has to wait for an agent of its Workspace. It is empty if the Update can
+// start at once: to remove the annotation costs a write.
 func notStarted(workspace *autov1alpha1.Workspace) string {
-	status, idle := &workspace.Status, conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.IdleReason
-	if status.PulumiVersion == "" || workspace.CanRunOperations() && !idle && status.ObservedGeneration == workspace.Generation {
+	idle := conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.IdleReason
+	if workspace.CanRunOperations() && !idle && workspace.Status.ObservedGeneration == workspace.Generation {
 		return ""
 	}
 	return "true"

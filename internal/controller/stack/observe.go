@@ -111,7 +111,7 @@ func mayHaveDeployed(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 func (r *Reconciler) currentUpdate(ctx context.Context, stack *pulumiv1.Stack, name string) (*autov1alpha1.Update, error) {
 	key := types.NamespacedName{Namespace: stack.Namespace, Name: name}
 	update, err := r.getUpdate(ctx, key)
-	if err == nil && update != nil && !isCurrent(stack, update) {
+	if uid := stack.Status.CurrentUpdate.UID; err == nil && update != nil && (!isCurrent(stack, update) || uid != "" && uid != update.UID) {
 		// The cache may have an earlier Update with this name.
 		update, err = r.liveUpdate(ctx, key)
 	}

@@ -91,6 +91,16 @@ func TestVariablesThatOnlyAContainerKnowsAreAskedOfTheAgent(t *testing.T) {
 			env:  []corev1.EnvVar{{Name: "API", Value: "https://$(KUBERNETES_SERVICE_HOST)"}, {Name: "FILE", Value: "$(PULUMI_ENV)"}},
 			want: []*agentpb.EnvironmentVariable{asked("API"), asked("FILE")},
 		},
+		"a key that is gone, although the container may have it": {
+			env: []corev1.EnvVar{{Name: "PW", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Name: "none", Key: "pw", Optional: new(true)}}},
+				{Name: "URL", Value: "app:$(PW)@db"}},
+			want: []*agentpb.EnvironmentVariable{text("URL", "app:$(PW)@db")},
+		},
+		"a placeholder beside a Secret": {
+			env: []corev1.EnvVar{{Name: "A", Value: "app-$(ENV)"}, {Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}, {Name: "B", Value: "$(A);$(TOKEN)"}},
+			want: []*agentpb.EnvironmentVariable{text("A", "app-$(ENV)"), {Name: "B", Secret: true, Value: &agentpb.EnvironmentVariable_Text{Text: "app-$(ENV);t0ken"}},
+				{Name: "TOKEN", Secret: true, Value: &agentpb.EnvironmentVariable_Text{Text: "t0ken"}}},
+		},
 		"a mixture with a Secret": {
 			env:     []corev1.EnvVar{{Name: "IP", ValueFrom: podIP}, {Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}, {Name: "URL", Value: "$(TOKEN)@$(IP)"}},
 			invalid: `environment variable "URL" of workspace "app" puts together`,

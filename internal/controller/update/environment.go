@@ -228,9 +228,12 @@ func (r *inputReader) podVariable(workspace *autov1alpha1.Workspace, env *corev1
 // variableReference is $(NAME), or $$, which stands for a dollar sign that starts no reference.
 var variableReference = regexp.MustCompile(`\$\$|\$\(([^)]*)\)`)
 
+// serviceVariable matches a reference to a variable that the kubelet makes for a Service.
+var serviceVariable = regexp.MustCompile(`^\$\([A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\)$`)
+
 // expand replaces each $(NAME) by the value of the variable, if there is one. If any part of the result is secret, all of it is. If only
-// the container knows any part, the result is the value that the container has: the kubelet knows variables, such as those of Services, that
-// are not in the Workspace. The error is an *inputs.InvalidError when the inserted values are
+// the container knows any part, the result is the value that the container has. That of a Service is known only there; any other unknown reference
+// stays as it is, since the container may still have a value that was removed. The error is an *inputs.InvalidError when the inserted values are
 // longer than a variable can be: each variable that refers twice to the one before doubles the length.
 func (r *inputReader) expand(env *corev1.EnvVar, variables map[string]variable) (variable, error) {
 	result, added, unknown := variable{}, 0, false
@@ -240,7 +243,7 @@ func (r *inputReader) expand(env *corev1.EnvVar, variables map[string]variable) 
 		}
 		reference, known := variables[match[len("$("):len(match)-len(")")]]
 		if !known {
-			unknown = true
+			unknown = unknown || serviceVariable.MatchString(match)
 			return match
 		}
 		if added += len(reference.value); added > maxVariable {

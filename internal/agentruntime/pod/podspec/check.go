@@ -40,6 +40,7 @@ func check(workspace *autov1alpha1.Workspace, custom *corev1.PodSpec) error {
 		checkPod(custom, spec),
 		checkUsers(workspace.GetSecurityProfile(), custom, spec),
 		checkCloudToken(workspace, custom, root),
+		checkSourceMount(workspace, custom, spec.Child("containers")),
 		checkVolumes(custom.Volumes, spec.Child("volumes")),
 		checkContainers(custom.InitContainers, BootstrapContainerName, spec.Child("initContainers")),
 		checkContainers(custom.Containers, autov1alpha1.PulumiContainerName, spec.Child("containers")),
@@ -100,6 +101,20 @@ func checkVolumes(volumes []corev1.Volume, at *field.Path) field.ErrorList {
 			problems = append(problems, field.Forbidden(at.Key(volume.Name), "the name is taken by the volume with the identity of the agent; choose another one"))
 		case volume.Name == ShareVolume && isReadOnly(volume.VolumeSource):
 			problems = append(problems, field.Forbidden(at.Key(volume.Name), "the agent writes to this volume; use one that can be written, such as an emptyDir or a persistentVolumeClaim"))
+		}
+	}
+	return problems
+}
+
+// checkSourceMount keeps the directory of a source that is delivered in its place.
+func checkSourceMount(workspace *autov1alpha1.Workspace, custom *corev1.PodSpec, at *field.Path) field.ErrorList {
+	var problems field.ErrorList
+	for _, container := range custom.Containers {
+		for _, mount := range container.VolumeMounts {
+			if container.Name == autov1alpha1.PulumiContainerName && workspace.Spec.Local == nil && path.Clean(mount.MountPath) == sourcePath {
+				problems = append(problems, field.Forbidden(at.Key(container.Name).Child("volumeMounts").Key(mount.MountPath),
+					"the agent replaces the directory with each revision; mount files in it, or define a volume named "+ShareVolume))
+			}
 		}
 	}
 	return problems
@@ -186,8 +201,6 @@ func checkMounts(mounts []corev1.VolumeMount, at *field.Path) field.ErrorList {
 		switch {
 		case path.Clean(mount.MountPath) == sharePath && !whole:
 			problems = append(problems, field.Forbidden(in, "the volume "+ShareVolume+" has to be there, as a whole and writable; to have it elsewhere, define a volume of that name"))
-		case path.Clean(mount.MountPath) == sourcePath:
-			problems = append(problems, field.Forbidden(in, "the agent replaces the directory with each revision; mount files in it, or define a volume named "+ShareVolume))
 		case isIn(mount.MountPath, agentPath), isIn(mount.MountPath, imagePath):
 			problems = append(problems, field.Forbidden(in, "it would hide the agent; choose another path"))
 		case isIn(mount.MountPath, RPCPath):

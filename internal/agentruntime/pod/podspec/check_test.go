@@ -90,6 +90,8 @@ func usersToDecide() []struct{ name, spec string } {
 		{"share in memory", `podTemplate: {spec: {volumes: [{name: share, emptyDir: {medium: Memory}}]}}`},
 		{"mounts beneath share", `podTemplate: {spec: {volumes: [{name: a, emptyDir: {}}],
 			containers: [{name: pulumi, volumeMounts: [{name: a, mountPath: /share/workspace}, {name: a, mountPath: /share/agents}]}]}}`},
+		{"a program of its own where sources are", `{local: {dir: /share/source/app}, podTemplate: {spec: {volumes: [{name: a, emptyDir: {}}],
+			containers: [{name: pulumi, volumeMounts: [{name: a, mountPath: /share/source}]}]}}}`},
 		{"share where it is", `podTemplate: {spec: {containers: [{name: pulumi, volumeMounts: [{name: share, mountPath: /share}]}]}}`},
 		{"part of share elsewhere", `podTemplate: {spec: {containers: [{name: pulumi, volumeMounts: [{name: share, subPath: x, mountPath: /data}]}]}}`},
 		{"the file of variables where it is", `env: [{name: PULUMI_ENV, value: /share/.env}]`},

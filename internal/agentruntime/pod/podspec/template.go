@@ -215,8 +215,8 @@ func adapt(custom *corev1.PodSpec) {
 	custom.ServiceAccountName = cmp.Or(custom.ServiceAccountName, custom.DeprecatedServiceAccount)
 	custom.DeprecatedServiceAccount = ""
 	custom.InitContainers = slices.DeleteFunc(custom.InitContainers, func(container corev1.Container) bool {
-		return container.Name == fetchContainerName && len(container.Command) == 0 &&
-			(container.Image == "" || strings.Contains(path.Base(container.Image), operatorImage))
+		return container.Name == fetchContainerName &&
+			(container.Image == "" || len(container.Command) == 0 && strings.Contains(path.Base(container.Image), operatorImage))
 	})
 }
 

@@ -126,6 +126,7 @@ func TestInitContainersOfTheOperatorAreLeftOutAndOthersKept(t *testing.T) {
 	}{
 		{`{name: fetch, resources: {limits: {cpu: "1"}}}`, false},
 		{`{name: fetch, image: "mirror.example.com/a/pulumi-kubernetes-operator@sha256:0"}`, false},
+		{`{name: fetch, command: [sh, -c, "true"]}`, false},
 		{`{name: fetch, image: "example.com/fetcher"}`, true},
 		{`{name: fetch, image: "example.com/pulumi-kubernetes-operator", command: [sh]}`, true},
 	} {
