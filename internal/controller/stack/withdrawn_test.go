@@ -129,6 +129,11 @@ func TestADeletedStackDestroysWhatItsFirstUpdateMayHaveCreated(t *testing.T) {
 				update = s.awaitUnfinishedUpdate()
 				s.Expect(update.UID).NotTo(Equal(before))
 			}
+			if !test.notRun {
+				claimed := update.DeepCopy()
+				delete(claimed.Annotations, autov1alpha1.NotStartedAnnotation)
+				s.Expect(s.client.Patch(t.Context(), claimed, client.MergeFrom(update))).To(Succeed())
+			}
 			s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
 			s.endWithdrawn(stack, update, test.notRun)
 			if test.notRun {
@@ -183,7 +188,7 @@ func TestAnUpdateThatHasToWaitForAnAgentSaysThatItWasNotStarted(t *testing.T) {
 		changes []func(*autov1alpha1.Workspace)
 		says    bool
 	}{
-		"there never was an agent": {[]func(*autov1alpha1.Workspace){starting}, false},
+		"there never was an agent": {[]func(*autov1alpha1.Workspace){starting}, true},
 		"its agent is ready":       {[]func(*autov1alpha1.Workspace){had, ready(autov1alpha1.SucceededReason)}, false},
 		"the Workspace is idle":    {[]func(*autov1alpha1.Workspace){had, ready(autov1alpha1.IdleReason)}, true},
 		"its agent starts":         {[]func(*autov1alpha1.Workspace){had, starting}, true},
