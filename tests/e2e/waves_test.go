@@ -63,6 +63,9 @@ func (p *fixture) awaitRollout(reason, revision string) *autov1alpha1.StackRollo
 		rollout := p.rollout()
 		g.Expect(conditions.GetReason(rollout, "Ready")).To(Equal(reason), conditions.GetMessage(rollout, "Ready"))
 		g.Expect(rollout.Status.Target.Revision).To(Equal(revision))
+		if reason == autov1alpha1.RolloutCompleteReason {
+			g.Expect(rollout.Status.Done).NotTo(Equal("0/0"), "its Stacks may have been created just now")
+		}
 	}).Should(Succeed())
 	rollout := p.rollout()
 	p.Succeed(statuscheck.Lint(p.Context(), rollout))
