@@ -41,12 +41,18 @@ func AreUsed(ctx context.Context, cache client.Reader, stack *pulumiv1.Stack, sc
 	}
 	for i := range users.Items {
 		user := &users.Items[i]
-		uses := scope.Reaches(user.Namespace, stack.Namespace) && slices.ContainsFunc(user.Spec.Inputs, func(input autov1alpha1.Input) bool {
-			return input.Stack != nil && input.Stack.Of(user.Namespace) == name && Denied(stack, user.Namespace, input.Stack, false) == nil
-		})
+		uses := Uses(user, stack, scope)
 		used, awaited = used || uses, awaited || uses && Awaits(user)
 	}
 	return used, awaited, nil
+}
+
+// Uses reports whether the user has outputs of the giver as inputs, and may.
+func Uses(user, giver *pulumiv1.Stack, scope references.Scope) bool {
+	name := client.ObjectKeyFromObject(giver)
+	return scope.Reaches(user.Namespace, giver.Namespace) && slices.ContainsFunc(user.Spec.Inputs, func(input autov1alpha1.Input) bool {
+		return input.Stack != nil && input.Stack.Of(user.Namespace) == name && Denied(giver, user.Namespace, input.Stack, false) == nil
+	})
 }
 
 // Awaits reports whether an update of the Stack waits for an input.

@@ -122,21 +122,32 @@ func retry(o *observation, d decision) {
 // requestDependency requests an update of a prerequisite that succeeded too long ago. The request names the update that is out of date,
 // so that several dependents make one request.
 func (r *Reconciler) requestDependency(ctx context.Context, o *observation, d decision) (outcome, error) {
-	change := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`,
-		o.aged.version, pulumiv1.ReconcileRequestAnnotation, o.aged.request)
-	required := &pulumiv1.Stack{Namespace: o.aged.name.Namespace, Name: o.aged.name.Name}
-	err := r.Patch(ctx, required, client.RawPatch(types.MergePatchType, []byte(change)), patch.FieldOwner)
+	asked, err := r.askForUpdate(ctx, o.aged.name, o.aged.version, o.aged.request)
 	switch {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		// The prerequisite has changed or is gone: the next decision may differ.
-		return outcome{after: outdatedInterval}, nil
 	case err != nil:
-		return outcome{}, fmt.Errorf("ask for an update of the prerequisite %s: %w", o.aged.name, err)
+		return outcome{}, err
+	case !asked:
+		return outcome{after: outdatedInterval}, nil
 	case d.quiet:
 		return r.showReady(ctx, o, d)
 	}
 	markWaiting(o.stack, d.reason, d.message)
 	return outcome{after: d.after}, nil
+}
+
+// askForUpdate requests an update of another Stack, which was observed with the version. It returns false when that Stack has changed or is
+// gone: the next decision may differ.
+func (r *Reconciler) askForUpdate(ctx context.Context, name types.NamespacedName, version, request string) (asked bool, err error) {
+	change := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, version, pulumiv1.ReconcileRequestAnnotation, request)
+	stack := &pulumiv1.Stack{Namespace: name.Namespace, Name: name.Name}
+	err = r.Patch(ctx, stack, client.RawPatch(types.MergePatchType, []byte(change)), patch.FieldOwner)
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask for an update of the stack %s: %w", name, err)
+	}
+	return true, nil
 }
 
 // showReady shows that the Stack is up to date. A new revision with the content that is deployed already needs no update.
@@ -194,8 +205,19 @@ func (r *Reconciler) cancel(ctx context.Context, o *observation, d decision) (ou
 	return outcome{}, nil
 }
 
-// follow shows the progress of the current Update. It applies the Workspace first if the decision says so.
+// follow shows the progress of the current Update. It applies the Workspace first, and has the outputs that the Update waits for stored again, if
+// the decision says so.
 func (r *Reconciler) follow(ctx context.Context, o *observation, d decision) (outcome, error) {
+	if d.requestsOutputs {
+		asked, err := r.askForUpdate(ctx, o.lost.name, o.lost.version, o.lost.request)
+		switch {
+		case apierrors.IsForbidden(err): // in a namespace in which this controller only reads
+		case err != nil:
+			return outcome{}, err
+		case !asked:
+			d.after = soonest(d.after, outdatedInterval)
+		}
+	}
 	if d.appliesWorkspace {
 		if err := r.applyWorkspace(ctx, o, o.update.Spec.Source != nil); err != nil {
 			return r.handleRejection(o, err)

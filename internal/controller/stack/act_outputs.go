@@ -44,18 +44,26 @@ func (r *Reconciler) observeOutputs(ctx context.Context, o *observation) error {
 			}
 		}
 	}
-	source := o.outputs.source
-	if !o.outputs.awaited || o.update != nil || source == nil || source.Secret == "" {
+	if !o.outputs.awaited || o.update != nil || o.outputs.source == nil {
 		return nil
+	}
+	var err error
+	o.outputs.lost, err = r.areGone(ctx, o.stack.Namespace, o.outputs.source)
+	return err
+}
+
+// areGone reports whether the Secret with the outputs no longer exists.
+func (r *Reconciler) areGone(ctx context.Context, namespace string, stored *pulumiv1.StoredOutputs) (bool, error) {
+	if stored.Secret == "" {
+		return false, nil // there were none
 	}
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: o.stack.Namespace, Name: source.Secret}, secret)
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: stored.Secret}, secret)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("look at the stored outputs: %w", err)
+		return false, fmt.Errorf("look at the stored outputs: %w", err)
 	}
-	o.outputs.lost = err != nil || !isOfUpdate(secret, source.UID)
-	return nil
+	return err != nil || !isOfUpdate(secret, stored.UID), nil
 }
 
 func keyOfOutput(stack *pulumiv1.Stack, object *pulumiv1.WrittenOutputObject) references.Key {

@@ -88,6 +88,10 @@ type observation struct {
 	updateRemoved bool
 	// outputs is what is known of the objects of spec.outputs.
 	outputs outputObjects
+	// unheard is true when no watch tells the Stack of all changes that matter to it, see observeGivers. lost is what the current update waits
+	// for in vain; nil when there is nothing.
+	unheard bool
+	lost    *lostOutputs
 	// deployed is true when an Update that may have changed resources is not recorded in the status.
 	deployed bool
 }
@@ -199,6 +203,8 @@ type decision struct {
 	quiet bool
 	// appliesWorkspace says, with actionFollow, that the Workspace is applied first.
 	appliesWorkspace bool
+	// requestsOutputs says, with actionFollow, that the Stack whose outputs the Update waits for is asked for an update.
+	requestsOutputs bool
 	// stalls is true, with actionRetry, when the Stack is Stalled although attempts go on.
 	stalls bool
 	// fresh is true when the inputs differ from the last attempt's: earlier failures no longer count.
@@ -293,6 +299,7 @@ func decideToFollow(o observation) decision {
 	if waitsForWindows(o) {
 		d.after = untilEdge(o, windowsOf(o))
 	}
+	d.requestsOutputs = o.lost != nil && o.lost.request != ""
 	return d
 }
 

@@ -47,7 +47,8 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 	defer func() { o.stack = stack }()
 	o.desired, o.specProblem = r.desire(o.stack)
 	for _, read := range []func(context.Context, *observation) error{
-		r.observeReferences, r.observeOutputs, r.observeSource, r.observeWorkspace, r.observeDependencies, r.observeInputs, r.observeDependents, r.observeApprovals,
+		r.observeReferences, r.observeOutputs, r.observeSource, r.observeWorkspace, r.observeDependencies, r.observeInputs, r.observeGivers,
+		r.observeDependents, r.observeApprovals,
 	} {
 		if err := read(ctx, o); err != nil {
 			return err

@@ -43,7 +43,7 @@ func (s *fixture) take(stack *pulumiv1.Stack) {
 	s.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
 	workspace := &autov1alpha1.Workspace{}
 	s.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), workspace)).To(Succeed())
-	reader := &inputs.Reader{APIReader: s.client, Namespace: s.namespace, Watcher: s.references, Stacks: func(ctx context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
+	reader := &inputs.Reader{APIReader: s.client, Namespace: s.namespace, Watcher: s.references, Scope: references.Scope{OtherNamespaces: true}, Stacks: func(ctx context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
 		giver := &pulumiv1.Stack{}
 		return giver, s.client.Get(ctx, name, giver)
 	}}

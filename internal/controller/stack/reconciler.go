@@ -275,7 +275,7 @@ func (r *Reconciler) actAlsoOnDrift(ctx context.Context, o *observation, d decis
 		r.actOnDrift(ctx, o, drift, &result)
 		result.after = soonest(result.after, showHeld(o, d))
 	}
-	if o.artifact != nil && !o.artifact.Watched {
+	if o.unheard || o.artifact != nil && !o.artifact.Watched {
 		result.after = soonest(result.after, r.WaitInterval)
 	}
 	if o.otherShard != nil {

@@ -242,15 +242,13 @@ func (r *Reconciler) requestsForDependencies(ctx context.Context, object client.
 // requestsForInputs returns the Stacks whose outputs the Stack has as inputs. The Stack does not wake one that shares no output with it.
 func (r *Reconciler) requestsForInputs(ctx context.Context, object client.Object) []reconcile.Request {
 	var requests []reconcile.Request
-	namespace, list := object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs
-	for _, name := range autov1alpha1.StacksOf(namespace, list) {
+	user := object.(*pulumiv1.Stack)
+	for _, name := range autov1alpha1.StacksOf(user.Namespace, user.Spec.Inputs) {
 		giver := &pulumiv1.Stack{}
-		if !r.Scope.Reaches(namespace, name.Namespace) || informercache.Cached(r.Client).Get(ctx, name, giver, client.UnsafeDisableDeepCopy) != nil {
-			continue // A Stack that is not in the cache is not reconciled here, and one that appears looks who uses it.
+		if !r.Scope.Reaches(user.Namespace, name.Namespace) || informercache.Cached(r.Client).Get(ctx, name, giver, client.UnsafeDisableDeepCopy) != nil {
+			continue // A Stack that is not in the cache is not reconciled here, see observeGivers, and one that appears looks who uses it.
 		}
-		if slices.ContainsFunc(list, func(input autov1alpha1.Input) bool {
-			return input.Stack != nil && input.Stack.Of(namespace) == name && inputs.Denied(giver, namespace, input.Stack, false) == nil
-		}) {
+		if inputs.Uses(user, giver, r.Scope) {
 			requests = append(requests, reconcile.Request{NamespacedName: name})
 		}
 	}
