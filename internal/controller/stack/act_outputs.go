@@ -39,7 +39,10 @@ func (r *Reconciler) observeOutputs(ctx context.Context, o *observation) error {
 			if err != nil {
 				return err
 			}
-			if known && current != versionOfOutput(o.stack, &object) {
+			switch {
+			case known && current == versionOfOutput(o.stack, &object):
+				o.outputs.intact = append(o.outputs.intact, object)
+			case known:
 				o.outputs.edited = append(o.outputs.edited, object)
 			}
 		}
@@ -153,7 +156,7 @@ func isOfUpdate(secret metav1.Object, update types.UID) bool {
 	return owner != nil && owner.UID == update
 }
 
-// writeOutput writes one object. It returns what the status says about it from now on; nil when there is nothing to say.
+// writeOutput writes one object, unless it is known to have all that is wanted. It returns what the status says about it from now on; nil when there is nothing to say.
 func (r *Reconciler) writeOutput(
 	ctx context.Context, o *observation, table *outputTable, wanted *pulumiv1.OutputObject,
 ) (*pulumiv1.WrittenOutputObject, *outputProblem) {
@@ -163,8 +166,7 @@ func (r *Reconciler) writeOutput(
 	if problem != nil {
 		return known, problem
 	}
-	edited := known != nil && slices.ContainsFunc(o.outputs.edited, func(other pulumiv1.WrittenOutputObject) bool { return other == *known })
-	if known != nil && !edited && r.recallOutputs(stack).has(object) {
+	if known != nil && slices.Contains(o.outputs.intact, *known) && r.recallOutputs(stack).has(object) {
 		return known, nil
 	}
 	version := outputobject.Version{}

@@ -147,7 +147,11 @@ func TestOutputsAreWrittenBeforeTheStackIsReadyAndFollowIt(t *testing.T) {
 
 func TestOutputsThatSomebodyChangedAreRestored(t *testing.T) {
 	s := newFixture(t)
-	stack := s.newStack(func(stack *pulumiv1.Stack) { stack.Spec.Outputs = []pulumiv1.OutputObject{{Name: "network"}} })
+	stack := s.newStack(func(stack *pulumiv1.Stack) {
+		stack.Spec.Outputs = []pulumiv1.OutputObject{
+			{Name: "network"}, {Name: "unwatched", Labels: map[string]string{meta.LabelKeyWatch: "Disabled"}},
+		}
+	})
 	s.give(stack, map[string]string{"url": `"right"`})
 	updates := s.updateNames()
 	network := &corev1.Secret{Namespace: s.namespace, Name: "network"}
@@ -171,6 +175,13 @@ func TestOutputsThatSomebodyChangedAreRestored(t *testing.T) {
 		})
 	}
 	s.Expect(s.updateNames()).To(Equal(updates))
+
+	unwatched := &corev1.Secret{Namespace: s.namespace, Name: "unwatched"}
+	s.Expect(s.client.Delete(t.Context(), unwatched)).To(Succeed())
+	s.request(stack)
+	s.give(stack, map[string]string{"url": `"right"`})
+	s.Expect(conditions.IsReady(stack)).To(BeTrue())
+	s.Expect(s.secretData("unwatched")).To(Equal(map[string]string{"url": "right"}), "the next update restores it, with the same outputs")
 }
 
 func TestForeignObjectIsNotOverwrittenByOutputs(t *testing.T) {

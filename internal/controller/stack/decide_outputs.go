@@ -28,8 +28,9 @@ type outputObjects struct {
 	// when they are neither used nor written.
 	used, awaited bool
 	source        *pulumiv1.StoredOutputs
-	// edited has those that are gone, or are not as they were written.
-	edited []pulumiv1.WrittenOutputObject
+	// edited has those that are gone, or are not as they were written, and intact those that are. Of an object that is not watched, neither is
+	// known.
+	edited, intact []pulumiv1.WrittenOutputObject
 	// tried is true when they were written in this reconcile, as far as there is no problem.
 	tried   bool
 	problem *outputProblem
