@@ -74,6 +74,14 @@ type Version struct {
 type ForeignError struct {
 	// Object is its kind and name, Owner what owns it; empty if nothing is known.
 	Object, Owner string
+	// UID is that of the object.
+	UID types.UID
+	// Earlier is the UID of another Stack that has created the object and had the name of this one; empty if it is not known to be of one. If there
+	// is no such Stack any longer, the object can be written by its UID.
+	Earlier types.UID
+	// Unnamed says that a Stack whose name is not known has created the object, which may have been an earlier one of this name: the name was not
+	// always written.
+	Unnamed bool
 }
 
 func (e *ForeignError) Error() string {
@@ -138,7 +146,7 @@ func (w *Writer) Write(ctx context.Context, stack *pulumiv1.Stack, object *Objec
 				return Version{}, err
 			}
 			if found != nil && !isOf(stack, found) {
-				return Version{}, foreign(object, found)
+				return Version{}, foreign(stack, object, found)
 			}
 			if found != nil {
 				uid = found.UID
@@ -148,7 +156,7 @@ func (w *Writer) Write(ctx context.Context, stack *pulumiv1.Stack, object *Objec
 		switch {
 		case err == nil && uid == "" && !created:
 			// It appeared after it was looked for.
-			return Version{}, errors.Join(foreign(object, written), w.withdraw(ctx, object, written.UID))
+			return Version{}, errors.Join(foreign(stack, object, written), w.withdraw(ctx, object, written.UID))
 		case err == nil:
 			return Version{UID: written.UID, ResourceVersion: written.ResourceVersion}, nil
 		case apierrors.IsForbidden(err):
@@ -215,12 +223,19 @@ func isOf(stack *pulumiv1.Stack, object metav1.Object) bool {
 	return object.GetLabels()[pulumiv1.StackUIDLabel] == string(stack.UID) && (owner == nil || owner.UID == stack.UID)
 }
 
-func foreign(object *Object, found metav1.Object) *ForeignError {
-	e := &ForeignError{Object: describe(object)}
-	if owner := metav1.GetControllerOf(found); owner != nil {
+func foreign(stack *pulumiv1.Stack, object *Object, found metav1.Object) *ForeignError {
+	e := &ForeignError{Object: describe(object), UID: found.GetUID()}
+	owner, creator := metav1.GetControllerOf(found), found.GetLabels()[pulumiv1.StackUIDLabel]
+	switch name := found.GetAnnotations()[pulumiv1.StackNameAnnotation]; {
+	case owner != nil:
 		e.Owner = owner.Kind + " " + owner.Name
-	} else if found.GetLabels()[pulumiv1.StackUIDLabel] != "" {
-		e.Owner = "a Stack that was deleted, or to another one"
+	case creator == "" || creator == string(stack.UID): // the second is what this Stack has just added to it
+	case name == "":
+		e.Owner, e.Unnamed = "a Stack that was deleted, or to another one", true
+	case name == stack.Name:
+		e.Owner, e.Earlier = "another Stack", types.UID(creator)
+	default:
+		e.Owner = "Stack " + name
 	}
 	return e
 }
@@ -242,9 +257,10 @@ func (w *Writer) apply(ctx context.Context, stack *pulumiv1.Stack, object *Objec
 	if uid != "" {
 		metadata["uid"] = uid
 	}
-	if len(object.Annotations) > 0 {
-		metadata["annotations"] = object.Annotations
-	}
+	annotations := map[string]string{}
+	maps.Copy(annotations, object.Annotations)
+	annotations[pulumiv1.StackNameAnnotation] = stack.Name
+	metadata["annotations"] = annotations
 	if !object.Retain {
 		metadata["ownerReferences"] = []metav1.OwnerReference{*metav1.NewControllerRef(stack, pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))}
 	}

@@ -136,7 +136,7 @@ func TestObjectIsWrittenAndFollowsWhatIsWanted(t *testing.T) {
 	secret := f.secret()
 	f.Expect(first).To(Equal(outputobject.Version{UID: secret.UID, ResourceVersion: secret.ResourceVersion}))
 	f.Expect(secret.Labels).To(Equal(map[string]string{"team": "network", meta.LabelKeyWatch: "Enabled", pulumiv1.StackUIDLabel: string(f.stack.UID)}))
-	f.Expect(secret.Annotations).To(Equal(map[string]string{"note": "1"}))
+	f.Expect(secret.Annotations).To(Equal(map[string]string{"note": "1", pulumiv1.StackNameAnnotation: "network"}))
 	f.Expect(metav1.IsControlledBy(secret, f.stack)).To(BeTrue())
 	f.Expect(secret.Type).To(Equal(corev1.SecretTypeOpaque))
 	f.Expect(f.write(object, first)).To(Equal(first), "nothing changes")
@@ -148,7 +148,7 @@ func TestObjectIsWrittenAndFollowsWhatIsWanted(t *testing.T) {
 	second := f.write(object, first)
 	f.Expect(second.UID).To(Equal(first.UID))
 	f.Expect(f.data()).To(Equal(map[string]string{"url": "b", "theirs": "z"}))
-	f.Expect(f.secret().Annotations).To(Equal(map[string]string{"theirs": "2"}))
+	f.Expect(f.secret().Annotations).To(Equal(map[string]string{"theirs": "2", pulumiv1.StackNameAnnotation: "network"}))
 	f.Expect(f.secret().OwnerReferences).To(BeEmpty())
 
 	// The status may be lost.
@@ -193,7 +193,7 @@ func TestForeignObjectIsNotChanged(t *testing.T) {
 	for name, data := range map[string]map[string][]byte{
 		"other keys": {"password": []byte("theirs")}, "the same key": {"url": []byte("theirs")}, "no keys": nil, "the same value": {"url": []byte("a")},
 	} {
-		for _, owner := range []string{"nobody", "a Deployment", "another Stack", "a Stack that is gone"} {
+		for _, owner := range []string{"nobody", "a Deployment", "another Stack", "a Stack that is gone", "an earlier Stack of this name", "a Stack of another name"} {
 			t.Run(name+" of "+owner, func(t *testing.T) {
 				f := newFixture(t)
 				theirs := &corev1.Secret{Namespace: f.namespace, Name: "net", Data: data}
@@ -208,12 +208,22 @@ func TestForeignObjectIsNotChanged(t *testing.T) {
 					controlled(pulumiv1.StackKind)
 				case "a Stack that is gone":
 					theirs.Labels = map[string]string{pulumiv1.StackUIDLabel: "other"}
+				case "an earlier Stack of this name":
+					theirs.Labels = map[string]string{pulumiv1.StackUIDLabel: "other"}
+					theirs.Annotations = map[string]string{pulumiv1.StackNameAnnotation: f.stack.Name}
+				case "a Stack of another name":
+					theirs.Labels = map[string]string{pulumiv1.StackUIDLabel: "other"}
+					theirs.Annotations = map[string]string{pulumiv1.StackNameAnnotation: "dns"}
 				}
 				f.Expect(f.client.Create(t.Context(), theirs)).To(Succeed())
 				for _, known := range []outputobject.Version{{}, {UID: "99999999-2222-3333-4444-555555555555"}} {
 					_, err := f.writer.Write(t.Context(), f.stack, f.object(pulumiv1.OutputSecret, map[string]string{"url": "a"}), known)
 					f.Expect(err).To(BeAssignableToTypeOf(&outputobject.ForeignError{}))
 					f.Expect(err).To(MatchError(HavePrefix("Secret net exists and ")))
+					foreign, _ := errors.AsType[*outputobject.ForeignError](err)
+					f.Expect(foreign.UID).To(Equal(theirs.UID))
+					f.Expect(foreign.Unnamed).To(Equal(owner == "a Stack that is gone"))
+					f.Expect(foreign.Earlier != "").To(Equal(owner == "an earlier Stack of this name"))
 				}
 				f.Expect(f.secret().ObjectMeta).To(Equal(theirs.ObjectMeta))
 				f.Expect(f.secret().Data).To(Equal(theirs.Data))

@@ -91,5 +91,9 @@ const (
 // StackUIDLabel on a Secret or a ConfigMap with outputs holds the UID of the Stack that has created it.
 const StackUIDLabel = "pulumi.com/stack-uid"
 
+// StackNameAnnotation on a Secret or a ConfigMap with outputs holds the name of the Stack that has created it. A Stack of this name that has
+// another UID, because it was restored from a backup or created again, takes over what its predecessor has left.
+const StackNameAnnotation = "pulumi.com/stack-name"
+
 // SecretOutputMask replaces the value of a secret output in the status of a Stack.
 const SecretOutputMask = "[secret]"

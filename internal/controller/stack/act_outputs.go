@@ -174,13 +174,55 @@ func (r *Reconciler) writeOutput(
 		version.UID = known.UID
 	}
 	version, err := r.Outputs.Write(ctx, stack, object, version)
+	if foreign, isForeign := errors.AsType[*outputobject.ForeignError](err); isForeign && foreign.Earlier != "" {
+		version, err = r.takeOverOutput(ctx, stack, object, foreign)
+	}
 	if err != nil {
-		return known, problemOfWrite(err)
+		return known, problemOfWrite(stack, err)
 	}
 	r.recallOutputs(stack).keep(object)
 	return &pulumiv1.WrittenOutputObject{
 		Kind: object.Kind, Name: object.Name, UID: version.UID, ResourceVersion: version.ResourceVersion, DeletionPolicy: wanted.DeletionPolicy,
 	}, nil
+}
+
+// takeOverOutput writes an object that an earlier Stack of this name has created, unless that Stack exists: its annotation can be forged. A Stack
+// that was restored from a backup, or deleted and created again, has another UID.
+func (r *Reconciler) takeOverOutput(
+	ctx context.Context, stack *pulumiv1.Stack, object *outputobject.Object, foreign *outputobject.ForeignError,
+) (outputobject.Version, error) {
+	exists, err := r.hasStack(ctx, stack.Namespace, foreign.Earlier)
+	if err != nil {
+		return outputobject.Version{}, err
+	}
+	if exists {
+		return outputobject.Version{}, foreign
+	}
+	return r.Outputs.Write(ctx, stack, object, outputobject.Version{UID: foreign.UID})
+}
+
+// hasStack reports whether the namespace has a Stack with the UID. The cache may lack the Stacks of other shards.
+func (r *Reconciler) hasStack(ctx context.Context, namespace string, uid types.UID) (found bool, err error) {
+	var known pulumiv1.StackList
+	if err := r.List(ctx, &known, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("look for the stack %s: %w", uid, err)
+	}
+	found = slices.ContainsFunc(known.Items, func(stack pulumiv1.Stack) bool { return stack.UID == uid })
+	if found || r.Shard == nil {
+		return found, nil
+	}
+	all := func() client.ObjectList {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind + "List"))
+		return list
+	}
+	err = r.listLive(ctx, all, func(page client.ObjectList) {
+		found = found || slices.ContainsFunc(page.(*metav1.PartialObjectMetadataList).Items, func(stack metav1.PartialObjectMetadata) bool { return stack.UID == uid })
+	}, client.InNamespace(namespace))
+	if err != nil {
+		return false, fmt.Errorf("look for the stack %s: %w", uid, err)
+	}
+	return found, nil
 }
 
 // removeOutputs deletes the objects that were written before and are no longer asked for. It returns those that it could not delete.
@@ -199,17 +241,20 @@ func (r *Reconciler) removeOutputs(
 		}
 		key := client.ObjectKey{Namespace: stack.Namespace, Name: object.Name}
 		if err := r.Outputs.Remove(ctx, object.Kind, key, object.UID); err != nil {
-			kept, problem = append(kept, object), problemOfWrite(err)
+			kept, problem = append(kept, object), problemOfWrite(stack, err)
 		}
 	}
 	return kept, problem
 }
 
 // problemOfWrite returns the problem that an error of the Writer is.
-func problemOfWrite(err error) *outputProblem {
+func problemOfWrite(stack *pulumiv1.Stack, err error) *outputProblem {
 	if foreign, isForeign := errors.AsType[*outputobject.ForeignError](err); isForeign {
-		return &outputProblem{reason: pulumiv1.OutputsConflictReason,
-			message: foreign.Error() + ", and is not changed: delete it, or use another name"}
+		advice := "delete it, or use another name"
+		if foreign.Unnamed {
+			advice = fmt.Sprintf("if an earlier Stack %s has left it, set its label %s to %s, otherwise %s", stack.Name, pulumiv1.StackUIDLabel, stack.UID, advice)
+		}
+		return &outputProblem{reason: pulumiv1.OutputsConflictReason, message: foreign.Error() + ", and is not changed: " + advice}
 	}
 	problem := &outputProblem{reason: pulumiv1.OutputsNotWrittenReason, message: err.Error(), passes: true}
 	if _, forbidden := errors.AsType[*outputobject.ForbiddenError](err); forbidden {

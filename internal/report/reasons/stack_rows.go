@@ -378,8 +378,8 @@ var stackRows = []Row{
 		Reason: "OutputsConflict", State: Stalled,
 		Means: "An object of `spec.outputs` exists, and the Stack has not created it. It is not changed.",
 		When:  "after 5 s … up to 30 s",
-		Todo:  "Delete the object, or use another name.",
-		Tests: []string{"stack.TestForeignObjectIsNotOverwrittenByOutputs"},
+		Todo:  "Delete the object, or use another name. If an earlier Stack of this name has left it, the message says how to keep it.",
+		Tests: []string{"stack.TestForeignObjectIsNotOverwrittenByOutputs", "stack.TestOutputsOfAnEarlierStackOfThisNameAreTakenOver"},
 	},
 	{
 		Reason: "OutputSecret", State: Stalled,
