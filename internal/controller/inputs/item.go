@@ -84,12 +84,17 @@ func Others(namespace string, list []autov1alpha1.Input, digest string, versions
 	}
 	others := map[string]ValueID{}
 	for i := range list {
-		source := KeysOf(namespace, list[i:i+1])
-		if !slices.ContainsFunc(versions, func(version references.Version) bool { return slices.Contains(source, version.Key) }) {
+		if !HaveVersion(namespace, &list[i], versions) {
 			others[list[i].Key] = ValueID{Input: list[i].Key, ID: ids[i]}
 		}
 	}
 	return others
+}
+
+// HaveVersion reports whether one of the versions is that of the object from which the input is read.
+func HaveVersion(namespace string, input *autov1alpha1.Input, versions []references.Version) bool {
+	source := KeysOf(namespace, []autov1alpha1.Input{*input})
+	return slices.ContainsFunc(versions, func(version references.Version) bool { return slices.Contains(source, version.Key) })
 }
 
 // idLength is the length of the hash of a value in hexadecimal digits.

@@ -113,8 +113,15 @@ func (r *Reconciler) observeInputs(ctx context.Context, o *observation) error {
 		o.inputs = before.view
 		return nil
 	}
-	if o.inputs.values, err = r.readInputs(ctx, o, versions); err != nil {
+	values, unread, err := r.readInputs(ctx, o, versions)
+	if err != nil {
 		return err
+	}
+	o.inputs.values = values
+	if unread != nil && !inputs.HaveVersion(o.stack.Namespace, unread, versions) {
+		// When the value can be read, the versions are the same, and nothing wakes the Stack.
+		o.unheard = true
+		return nil
 	}
 	r.comparedInputs.Store(self, comparedInputs{o.stack.UID, o.stack.Generation, o.inputs})
 	return nil
@@ -136,12 +143,13 @@ func hasUnknownInputs(stack *pulumiv1.Stack) bool {
 	return last != nil && last.State == pulumiv1.StackUpdateSucceeded && last.InputValuesDigest == "" || plan != nil && plan.InputValuesDigest == ""
 }
 
-// readInputs returns what identifies the values, none if a value is missing, may not be used, or is no value. It does not read again what
-// has the version that the last update had.
-func (r *Reconciler) readInputs(ctx context.Context, o *observation, versions []references.Version) ([]inputs.ValueID, error) {
+// readInputs returns what identifies the values, none if that of the input unread is missing, may not be used, or is no value. It does not read
+// again what has the version that the last update had.
+func (r *Reconciler) readInputs(
+	ctx context.Context, o *observation, versions []references.Version,
+) (values []inputs.ValueID, unread *autov1alpha1.Input, err error) {
 	reader := &inputs.Reader{APIReader: r.APIReader, Namespace: o.stack.Namespace, Stacks: r.getStack, Scope: r.Scope, Stored: r.StoredOutputs}
 	same := sameInputs(o.stack, versions)
-	var values []inputs.ValueID
 	var key []byte
 	for i := range o.stack.Spec.Inputs {
 		input := &o.stack.Spec.Inputs[i]
@@ -155,19 +163,19 @@ func (r *Reconciler) readInputs(ctx context.Context, o *observation, versions []
 		_, isInvalid := errors.AsType[*inputs.InvalidError](err)
 		switch {
 		case isMissing, isDenied, isInvalid:
-			return nil, nil
+			return nil, input, nil
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		}
 		if key == nil {
 			// Without a key, all values count as others: nobody knows what they were.
 			if key, err = (hashkey.Keys{APIReader: r.APIReader}).Of(ctx, o.desired.workspace); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 		values = append(values, inputs.ValueIDs(key, []*agentpb.ConfigItem{item})...)
 	}
-	return values, nil
+	return values, nil, nil
 }
 
 // sameInputs returns what identifies the values that are those of the last update, because the versions of their objects are, by the names

@@ -174,6 +174,32 @@ func TestInputsAreComparedAfterAnUpdateThatDidNotRecordThem(t *testing.T) {
 	s.Expect(s.updates()).To(HaveLen(updates + 2))
 }
 
+// A Secret may be gone for a moment, while its owner makes it anew.
+func TestInputsAreComparedWhenAllOfThemCanBeReadAgain(t *testing.T) {
+	s := newFixture(t, func(r *Reconciler) { r.WaitInterval = 200 * time.Millisecond })
+	network := s.dependent("network")
+	s.give(network, networkOutputs, "token")
+	secret := s.newSecret("unwatched", nil)
+	user := s.dependent("app", takes(output("network:vpcId", "network", "vpcId"), autov1alpha1.Input{
+		Key: "key", Secret: &autov1alpha1.KeyReference{Name: secret.Name, Key: "k"},
+	}))
+	s.await(user, working)
+	first := user.Status.CurrentUpdate.Name
+	s.Expect(s.client.Delete(t.Context(), secret)).To(Succeed())
+	s.setUpdate(user, func(update *autov1alpha1.Update) { started(update); succeeded(update) })
+	s.await(user, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.CurrentUpdate == nil && conditions.IsReady(stack)
+	})
+	s.Expect(user.Status.LastUpdate.Name).To(Equal(first))
+	s.Consistently(func() *pulumiv1.CurrentStackUpdate {
+		s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(user), user)).To(Succeed())
+		return user.Status.CurrentUpdate
+	}, "500ms").Should(BeNil(), "what cannot be read is no reason for an update")
+	s.newSecret("unwatched", nil)
+	s.await(user, working)
+	s.Expect(s.message()).To(Equal("The inputs of the last update are not known"))
+}
+
 func TestInputWithADefaultNeedsNoStackUntilThereIsOne(t *testing.T) {
 	s := newFixture(t)
 	input := output("network:vpcId", "network", "vpcId")
