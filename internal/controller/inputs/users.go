@@ -12,17 +12,25 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
-// usersIndex is the field by which a cache finds the Stacks that have outputs of a Stack as inputs.
-const usersIndex = "spec.inputs.stack"
+// usersIndex is the field by which a cache finds the Stacks that have outputs of a Stack as inputs. Those of which it has only a part have the
+// value inPart in their namespace, because it may lack some of their inputs.
+const (
+	usersIndex = "spec.inputs.stack"
+	inPart     = "(in part)"
+)
 
 // AddIndex adds the index that AreUsed needs; it can be added only once.
 func AddIndex(ctx context.Context, indexer client.FieldIndexer) error {
 	err := indexer.IndexField(ctx, &pulumiv1.Stack{}, usersIndex, func(object client.Object) (names []string) {
 		for _, name := range autov1alpha1.StacksOf(object.GetNamespace(), object.(*pulumiv1.Stack).Spec.Inputs) {
 			names = append(names, name.String())
+		}
+		if informercache.IsShortened(object) {
+			names = append(names, inPart)
 		}
 		return names
 	})
@@ -45,6 +53,21 @@ func AreUsed(ctx context.Context, cache client.Reader, stack *pulumiv1.Stack, sc
 		used, awaited = used || uses, awaited || uses && Awaits(user)
 	}
 	return used, awaited, nil
+}
+
+// MayBeUsed reports whether a Stack in the cache has outputs of the Stack as inputs, or has inputs in the same namespace that the cache lacks because
+// it keeps only a part of large Stacks.
+func MayBeUsed(ctx context.Context, cache client.Reader, stack *pulumiv1.Stack, scope references.Scope) (bool, error) {
+	used, _, err := AreUsed(ctx, cache, stack, scope)
+	if err != nil || used {
+		return used, err
+	}
+	var large pulumiv1.StackList
+	options := []client.ListOption{client.InNamespace(stack.Namespace), client.MatchingFields{usersIndex: inPart}, client.UnsafeDisableDeepCopy}
+	if err := cache.List(ctx, &large, options...); err != nil {
+		return false, fmt.Errorf("list the large stacks in the namespace %s: %w", stack.Namespace, err)
+	}
+	return len(large.Items) > 0, nil
 }
 
 // Uses reports whether the user has outputs of the giver as inputs, and may.

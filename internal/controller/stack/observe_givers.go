@@ -25,7 +25,8 @@ type lostOutputs struct {
 
 // observeGivers looks for Stacks of spec.inputs that this controller does not watch: those of other shards, and those of other namespaces if it
 // watches one. Nothing tells this Stack that they have other outputs. Nor does the controller that reconciles one of them see that an update waits
-// for outputs of it that are stored nowhere: it has to be asked to run again. observeGivers sends no request unless an update waits.
+// for outputs of it that are stored nowhere: it has to be asked to run again. The same holds for a large Stack, because indexes have only the names in
+// the part of it that the cache keeps; what else it names cannot wake it either. observeGivers sends no request unless an update waits.
 func (r *Reconciler) observeGivers(ctx context.Context, o *observation) error {
 	awaits := false
 	if o.isUpdating() {
@@ -35,8 +36,12 @@ func (r *Reconciler) observeGivers(ctx context.Context, o *observation) error {
 	if o.stack.Spec.Suspend || o.isUpdating() && !awaits {
 		return nil // An edit or the update wakes the Stack.
 	}
+	self := &pulumiv1.Stack{}
+	err := informercache.Cached(r.Client).Get(ctx, client.ObjectKeyFromObject(o.stack), self, client.UnsafeDisableDeepCopy)
+	isPart := err == nil && informercache.IsShortened(self)
+	o.unheard = o.unheard || isPart
 	for _, name := range autov1alpha1.StacksOf(o.stack.Namespace, o.stack.Spec.Inputs) {
-		if r.watches(ctx, name) {
+		if !isPart && r.watches(ctx, name) {
 			continue
 		}
 		o.unheard = true

@@ -2,11 +2,14 @@ package stack
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,6 +19,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/controller/inputs"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // beyond is a Stack that the controller of the test does not watch, as it does not watch those of other shards. The test plays its controller.
@@ -101,4 +106,38 @@ func TestStacksFollowOutputsOfAStackThatIsNotWatched(t *testing.T) {
 		db.give("two")
 		s.take(app)
 	}
+}
+
+// The cache, and so its indexes, have only the first inputs of such a Stack.
+func TestLargeStackFollowsAllOfItsInputs(t *testing.T) {
+	var r *Reconciler
+	s := newFixture(t, func(reconciler *Reconciler) { r, reconciler.WaitInterval = reconciler, 200*time.Millisecond })
+	network := s.dependent("network")
+	s.give(network, networkOutputs, "token")
+	mayBeUsed := func() bool {
+		used, err := inputs.MayBeUsed(t.Context(), r.Client, network, references.Scope{})
+		s.Expect(err).NotTo(HaveOccurred())
+		return used
+	}
+	s.Expect(mayBeUsed()).To(BeFalse())
+	var list []autov1alpha1.Input
+	for i := range 60 {
+		list = append(list, autov1alpha1.Input{
+			Key: fmt.Sprintf("app:k%d", i), ConfigMap: &autov1alpha1.KeyReference{Name: "none", Key: "k"},
+			Default: &apiextensionsv1.JSON{Raw: []byte(`"` + strings.Repeat("x", 1500) + `"`)},
+		})
+	}
+	app := s.dependent("app", takes(append(list, output("network:vpcId", "network", "vpcId"))...))
+	s.take(app)
+	used, _, err := inputs.AreUsed(t.Context(), r.Client, network, references.Scope{})
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(used).To(BeFalse(), "otherwise this tests nothing")
+	s.Expect(mayBeUsed()).To(BeTrue(), "so the Update with the outputs does not expire")
+
+	other := maps.Clone(networkOutputs)
+	other["vpcId"] = `"vpc-2"`
+	s.request(network)
+	s.give(network, other, "token")
+	s.await(app, working)
+	s.Expect(s.message()).To(Equal("Input network:vpcId changed"))
 }

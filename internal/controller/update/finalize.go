@@ -158,7 +158,7 @@ func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update)
 	}
 	isInput := true
 	if r.Shard == nil { // otherwise the cache may lack the Stacks that have it as an input
-		isInput, _, err = inputs.AreUsed(ctx, r, stack, r.Scope)
+		isInput, err = inputs.MayBeUsed(ctx, r, stack, r.Scope)
 	}
 	return awaits(stack, update) || stack.KeepsOutputsOf(update, isInput), err
 }
