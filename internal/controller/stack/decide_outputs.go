@@ -24,8 +24,9 @@ const firstOutputsWait = 5 * time.Second
 
 // outputObjects is what is known of the objects of spec.outputs.
 type outputObjects struct {
-	// used is true when other Stacks have them as inputs, and awaited when one of these waits for an input. source is the Update that set the outputs; nil when there is none, and not looked for
-	// when they are neither used nor written.
+	// used is true when other Stacks have them as inputs, and awaited when one of these waits for an input, as far as this controller sees: others
+	// ask for an update, see observeGivers. source is the Update that set the outputs; nil when there is none, and not looked for when they are
+	// neither used nor written.
 	used, awaited bool
 	source        *pulumiv1.StoredOutputs
 	// edited has those that are gone, or are not as they were written, and intact those that are. Of an object that is not watched, neither is

@@ -28,6 +28,9 @@ const (
 	forgetInterval = 5 * time.Second
 	// awaitedInterval is the time to the next reconcile of an Update that its Stack has not recorded, and whose TTL is over or that was deleted.
 	awaitedInterval = 2 * time.Second
+	// keptInterval is the same for an Update whose TTL is over and whose outputs may be needed again. Each Stack with outputs has one, for as long
+	// as it is not updated, and each look at it costs a request.
+	keptInterval = 10 * time.Minute
 	// proofTimeout bounds how long an Update that was deleted waits for its Stack, whose controller may be another one. A Stack that has not seen
 	// the Update takes it for one that ran.
 	proofTimeout = time.Minute
@@ -130,8 +133,14 @@ func (r *Reconciler) expire(ctx context.Context, update *autov1alpha1.Update) (c
 	if left := update.Spec.TTLAfterCompleted.Duration - sinceCompletion(update); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	if awaited, err := r.isAwaited(ctx, update); err != nil || awaited {
-		return ctrl.Result{RequeueAfter: awaitedInterval}, err
+	awaited, kept, err := r.isNeeded(ctx, update)
+	switch {
+	case err != nil:
+		return ctrl.Result{}, err
+	case awaited:
+		return ctrl.Result{RequeueAfter: awaitedInterval}, nil
+	case kept:
+		return ctrl.Result{RequeueAfter: keptInterval}, nil
 	}
 	// A new Update that has this name now is not the one that expired.
 	if err := r.Delete(ctx, update, ctrlclient.Preconditions{UID: &update.UID}); err != nil {
@@ -145,22 +154,23 @@ func sinceCompletion(update *autov1alpha1.Update) time.Duration {
 	return time.Since(conditions.Get(update, autov1alpha1.UpdateComplete).LastTransitionTime.Time)
 }
 
-// isAwaited reports whether a Stack still has to record the result of its Update, or may have to write its outputs again. This does not depend on how short the TTL in its template
-// is: without the Update, the Stack would not know what ran, and would run it again.
-func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update) (bool, error) {
+// isNeeded reports whether a Stack still awaits the result of its Update, which it has to record, and whether the Update is kept because its outputs
+// may have to be written again. This does not depend on how short the TTL in its template is: without the Update, the Stack would not know what ran,
+// and would run it again.
+func (r *Reconciler) isNeeded(ctx context.Context, update *autov1alpha1.Update) (awaited, kept bool, err error) {
 	owner := pulumiv1.OwningStack(update)
 	if owner == nil {
-		return false, nil
+		return false, false, nil
 	}
 	stack, err := readStack(ctx, r.APIReader, update.Namespace, owner.Name)
 	if err != nil || stack.UID != owner.UID {
-		return false, err
+		return false, false, err
 	}
 	isInput := true
 	if r.Shard == nil { // otherwise the cache may lack the Stacks that have it as an input
 		isInput, err = inputs.MayBeUsed(ctx, r, stack, r.Scope)
 	}
-	return awaits(stack, update) || stack.KeepsOutputsOf(update, isInput), err
+	return awaits(stack, update), stack.KeepsOutputsOf(update, isInput), err
 }
 
 // awaits reports whether the Stack has neither the result of the Update nor that of a later one.

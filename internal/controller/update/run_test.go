@@ -12,6 +12,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -278,4 +281,43 @@ func TestUpdateExpiresOnlyOnceItsStackRecordedIt(t *testing.T) {
 	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{Name: update.Name, State: pulumiv1.StackUpdateSucceeded}
 	s.Expect(s.client.Status().Update(t.Context(), stack)).To(Succeed())
 	s.Eventually(s.gone(update)).Should(BeTrue())
+}
+
+// oneStack is an API server with one Stack.
+type oneStack struct {
+	ctrlclient.Client
+	stack *pulumiv1.Stack
+}
+
+func (s oneStack) Get(_ context.Context, _ ctrlclient.ObjectKey, into ctrlclient.Object, _ ...ctrlclient.GetOption) error {
+	s.stack.DeepCopyInto(into.(*pulumiv1.Stack))
+	return nil
+}
+
+func (s oneStack) List(context.Context, ctrlclient.ObjectList, ...ctrlclient.ListOption) error {
+	return nil
+}
+
+// Each Stack with outputs has such an Update, for as long as the Stack is not updated.
+func TestUpdateThatIsKeptForItsOutputsIsSeldomLookedAt(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{Namespace: "n", Name: "app", UID: "stack"}
+	stack.Spec.ShareOutputs = []pulumiv1.OutputShare{{Namespaces: []string{"*"}, Outputs: []string{"url"}}}
+	update := &autov1alpha1.Update{
+		Namespace: "n", Name: "app-1", UID: "update", CreationTimestamp: metav1.Now(),
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(stack, pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))},
+		Spec:            autov1alpha1.UpdateSpec{TTLAfterCompleted: &metav1.Duration{}},
+	}
+	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateUpdatedReason, "")
+	reads := oneStack{stack: stack}
+	r := &Reconciler{Client: reads, APIReader: reads}
+	next := func() time.Duration {
+		result, err := r.expire(t.Context(), update)
+		g.Expect(err).NotTo(HaveOccurred())
+		return result.RequeueAfter
+	}
+	g.Expect(next()).To(Equal(awaitedInterval), "its result is not recorded")
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{Name: update.Name}
+	stack.Status.StoredOutputs = &pulumiv1.StoredOutputs{Update: update.Name, UID: update.UID}
+	g.Expect(next()).To(BeNumerically(">=", time.Minute))
 }
