@@ -122,7 +122,6 @@ var meanings = map[string]string{
 	"a lock may be left":            "An operation was killed and the agent could not find out whether its lock is left. The next operation will show: it waits for the lock, or fails with its holder.",
 	"the lock was not released":     "The next operation waits for the lock, and the Stack says how to remove it.",
 	"temporary files of earlier processes are left":                                          "They take space until the pod is replaced.",
-	"the names of the variables are not remembered":                                          "A key that is removed from a Secret may still reach Pulumi until the pod is replaced.",
 	"releasing the lock of a pulumi process that was killed":                                 "The process had this pid, and the agent has seen that it is gone.",
 	"ended processes that pulumi left behind":                                                "Plugins or programs were still running after Pulumi had ended.",
 	"environment variables are reserved and were left out":                                   "Rename these variables: the agent sets them itself.",
