@@ -93,7 +93,7 @@ type engineCommand struct {
 }
 
 // command runs a command of the engine that has to succeed, and returns the summary of its events. An error that is a *failure says why the
-// CLI failed.
+// CLI failed. If that is because the secrets provider was changed, the command runs again.
 func (o *operation) command(ctx context.Context, c engineCommand) (*summary, cli.Result, error) {
 	sum, res, err := o.runCommand(ctx, c)
 	switch {
@@ -107,6 +107,15 @@ func (o *operation) command(ctx context.Context, c engineCommand) (*summary, cli
 		err = interrupted(fmt.Sprintf("pulumi %s was ended by a signal from outside; it changed nothing", c.args[0]))
 	case res.Code != 0:
 		err = classify(res, sum)
+	}
+	if f, known := errors.AsType[*failure](err); known && f.reason == agentpb.FailureReason_FAILURE_REASON_SECRETS_PROVIDER {
+		changed, problem := o.useProviderOfState(ctx)
+		switch {
+		case problem != nil:
+			err = problem
+		case changed:
+			return o.command(ctx, c)
+		}
 	}
 	return sum, res, err
 }
@@ -315,7 +324,7 @@ func (o *operation) createStack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.exported = nil
+	o.exported, o.created = nil, true
 	if o.secretsProvider != "" {
 		return o.stack.Note(state.SecretsProvider, o.secretsProvider)
 	}
