@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -47,6 +48,38 @@ func TestVariablesOfTheFileAreSet(t *testing.T) {
 			value, set := os.LookupEnv("TEST_A")
 			g.Expect(set).To(BeTrue())
 			g.Expect(value).To(Equal(tt.want))
+		})
+	}
+}
+
+// A shell would read most of these files in another way, and run parts of some.
+func TestCommandsHaveTheVariablesOfTheAgent(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, ".env")
+	for content, want := range map[string]string{
+		"TEST_A=s3://state?region=eu&endpoint=s3.example.com\n": "s3://state?region=eu&endpoint=s3.example.com",
+		"TEST_A=two words\n":                                          "two words",
+		"TEST_A=a; touch " + dir + "/ran\n":                           "a; touch " + dir + "/ran",
+		"TEST_A=$(touch " + dir + "/ran)\n":                           "$(touch " + dir + "/ran)",
+		"TEST_A='$HOME `id` \\ \"x\"'\n":                              "$HOME `id` \\ \"x\"",
+		`TEST_A="\$HOME \"x\" it's\n"` + "\n":                         "$HOME \"x\" it's\n",
+		`TEST_A=it's "x"` + "\n":                                      `it's "x"`,
+		`TEST_A=C:\path` + "\n":                                       `C:\path`,
+		"TEST_A: yaml\n":                                              "yaml",
+		"export TEST_A='line one\nline two'\n":                        "line one\nline two",
+		"TEST_SET=of the file\nTEST_A=1\nTEST_A=\"2 # no comment\"\n": "2 # no comment",
+	} {
+		t.Run(content, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(load(t, content, "TEST_A", "TEST_SET")).To(Succeed())
+			g.Expect(os.Getenv("TEST_A")).To(Equal(want))
+			g.Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
+			command := exec.Command(os.Args[0], "exec", "--env-file="+path, "sh", "-c", `printf '%s|%s|%s' "$TEST_A" "$TEST_SET" "$1"; exit 3`, "sh", "an argument")
+			command.Env = []string{actAsAgent + "=1", "PATH=" + os.Getenv("PATH"), "HOME=/home", "TEST_SET=of the container"}
+			output, err := command.Output()
+			g.Expect(command.ProcessState.ExitCode()).To(Equal(3), "%v", err)
+			g.Expect(string(output)).To(Equal(want + "|of the container|an argument"))
+			g.Expect(filepath.Join(dir, "ran")).NotTo(BeAnExistingFile())
 		})
 	}
 }

@@ -23,7 +23,9 @@ func main() {
 	reapOrphans(done)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "error:", err)
-		writeTerminationMessage(err)
+		if len(os.Args) < 2 || os.Args[1] != "exec" {
+			writeTerminationMessage(err)
+		}
 		os.Exit(1)
 	}
 }
@@ -51,10 +53,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return serve(ctx, config, out)
 		case "install":
 			return install(args[1:], out)
+		case "exec":
+			return execute(args[1:], out)
 		case "version":
 			_, err := fmt.Fprintln(out, version)
 			return err
 		}
 	}
-	return errors.New("usage: agent serve --listen=ADDRESS --dir=DIR [flags] | agent install --to=FILE [flags] | agent version")
+	return errors.New("usage: agent serve --listen=ADDRESS --dir=DIR [flags] | agent install --to=FILE [flags] | agent exec [flags] COMMAND [ARGUMENT...] | agent version")
 }

@@ -29,6 +29,8 @@ func TestCommandLinesThatCannotWork(t *testing.T) {
 		{"unknown level", "log-level", []string{"serve", listen, in, "--log-level=loud"}},
 		{"no port", "neither unix:/path nor host:port", []string{"serve", "--listen=localhost", in}},
 		{"long socket", "more than the 107", []string{"serve", "--listen=unix:/" + strings.Repeat("x", 107), in}},
+		{"no command", "a command is required", []string{"exec", "--env-file=none"}},
+		{"missing command", "no-such-command", []string{"exec", "no-such-command"}},
 		{"no pulumi", "no-such-pulumi", []string{"serve", listen, in, "--pulumi=no-such-pulumi"}},
 	}
 	for _, tt := range tests {

@@ -21,11 +21,14 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 )
 
 const (
-	// inPod is a script that runs pulumi as the agent does, with the environment variables that init containers wrote.
-	inPod = `set -a; if [ -f /share/.env ]; then . /share/.env; fi; set +a; exec pulumi "$@"`
+	// inPod is a script that runs pulumi as the agent does. The agent itself reads the variables that init containers wrote, so that pulumi has
+	// the same backend as in an update. A volume may still have another agent where the image of the agent is mounted.
+	inPod = `agent=` + podspec.AgentPath + `; [ ! -x ` + podspec.ImageAgent + ` ] || agent=` + podspec.ImageAgent + `
+exec "$agent" exec --env-file=` + podspec.EnvFile + ` pulumi "$@"`
 	// maxComplaint is how much of the output of a failed command its error shows, in bytes.
 	maxComplaint = 4096
 )

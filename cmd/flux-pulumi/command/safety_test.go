@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -227,6 +228,31 @@ func TestCommandsRunInPodsAlsoWithoutWebsockets(t *testing.T) {
 	g.Expect(executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard})).NotTo(Succeed())
 	g.Expect(asked).To(Receive(Equal(http.MethodGet)))
 	g.Expect(asked).To(Receive(Equal(http.MethodPost)))
+}
+
+// The agent reads the variables of init containers, as for its operations, see its own tests.
+func TestCommandsInPodsAreStartedByTheAgent(t *testing.T) {
+	for _, test := range []struct {
+		copied, mounted bool
+		starts          string
+	}{{true, false, "copied"}, {false, true, "mounted"}, {true, true, "mounted"}, {false, false, ""}} {
+		g, dir := NewWithT(t), t.TempDir()
+		agent := func(name string, exists bool) string {
+			path := filepath.Join(dir, name)
+			if exists {
+				g.Expect(os.WriteFile(path, []byte("#!/bin/sh\necho "+name+" \"$@\"\n"), 0o700)).To(Succeed())
+			}
+			return path
+		}
+		script := strings.NewReplacer("/opt/stack-controller/ko-app/agent", agent("mounted", test.mounted), "/share/agent", agent("copied", test.copied)).Replace(inPod)
+		output, err := exec.Command("sh", "-c", script, "sh", "stack", "export", "--stack=a b").Output()
+		if test.starts == "" {
+			g.Expect(err).To(HaveOccurred())
+			continue
+		}
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(output)).To(Equal(test.starts + " exec --env-file=/share/.env pulumi stack export --stack=a b\n"))
+	}
 }
 
 func TestATreeShowsEachDependencyOnce(t *testing.T) {

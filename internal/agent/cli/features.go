@@ -29,7 +29,7 @@ type Feature struct {
 var (
 	// StateSecretsProvider makes the CLI use the secrets provider in a stack's state if no configuration names one.
 	StateSecretsProvider = Feature{Name: "`PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER`", Since: semver.MustParse("3.134.0"),
-		Without: "The agent reads the secrets provider from the state, once for each stack, which starts one more process."}
+		Without: "The agent reads the secrets provider from the state, which starts one more process for each operation unless `secretsProvider` is set."}
 	// structuredConfiguration has the version below which the Pulumi Kubernetes Operator refuses structured configuration, so that manifests
 	// behave as with that operator. The agent writes the configuration file itself, and could do so for every version.
 	structuredConfiguration = Feature{Name: "structured configuration", Since: semver.MustParse("3.202.0"),

@@ -15,14 +15,20 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
 
-// merge sets one value in a configuration file of project demo and returns the new file.
-func merge(source string, item Item) (string, error) {
+// merge sets values in a configuration file of project demo and returns the new file.
+func merge(source string, items ...Item) (string, error) {
 	file, err := Parse([]byte(source), "demo")
 	if err != nil {
 		return "", err
 	}
-	if err := file.Set(context.Background(), item, nil); err != nil {
+	ordered, err := file.Order(items)
+	if err != nil {
 		return "", err
+	}
+	for _, item := range ordered {
+		if err := file.Set(context.Background(), item, config.Base64Crypter); err != nil {
+			return "", err
+		}
 	}
 	content, err := file.Encode()
 	return string(content), err
@@ -116,6 +122,25 @@ func TestPathsThatDoNotFitAreRefused(t *testing.T) {
 			NewWithT(t).Expect(err).To(HaveOccurred())
 		})
 	}
+}
+
+func TestPathIntoAValueThatIsOneSecretIsRefused(t *testing.T) {
+	const source = "config:\n  whole: {secure: abc}\n  demo:parts: {url: x, password: {secure: abc}}\n"
+	inside := Item{Key: "whole.password", Path: true, Value: "canary"}
+	for name, items := range map[string][]Item{
+		"plain":        {inside},
+		"secret":       {{Key: "demo:whole.password", Path: true, Secret: true, Value: "canary"}},
+		"in an array":  {{Key: "whole[0]", Path: true, Value: "canary"}},
+		"with another": {{Key: "whole.password.first", Path: true, Value: "canary"}, inside},
+	} {
+		_, err := merge(source, items...)
+		NewWithT(t).Expect(err).To(MatchError(And(
+			ContainSubstring("is inside of demo:whole in the stack's configuration file, which is one secret value"), Not(ContainSubstring("canary")))), name)
+	}
+	g := NewWithT(t)
+	g.Expect(merge(source, Item{Key: "parts.password", Path: true, Value: "new"})).To(ContainSubstring("password: new"))
+	g.Expect(merge(source, inside, Item{Key: "whole", JSON: true, Value: `{"url": "new"}`})).To(ContainSubstring("demo:whole:\n    password: canary\n    url: new"))
+	g.Expect(merge(source, Item{Key: "whole", Path: true, Value: "new"})).To(ContainSubstring("demo:whole: new"))
 }
 
 func TestAliasesCannotExplode(t *testing.T) {

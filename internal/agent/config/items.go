@@ -86,7 +86,7 @@ func ReadValue(dir, path string) (string, error) {
 
 // Order returns the items in the order in which Set takes them: a whole value comes before the paths into it, which it would overwrite. Order
 // rejects keys that cannot be used, two items for one place, because which of them counts would depend on their order, and a path into a
-// secret value.
+// secret value, of an item or of the file.
 func (f *File) Order(items []Item) ([]Item, error) {
 	type placed struct {
 		Item
@@ -113,6 +113,11 @@ func (f *File) Order(items []Item) ([]Item, error) {
 				return nil, fmt.Errorf("config %s is inside of config %s, which is one secret value: set each of its values, or only the whole", item.Key, outer.Key)
 			}
 		}
+		// The SDK would replace the secret by a value that has nothing but the item.
+		if _, replaced := seen[placeOf(key, path[:1])]; !replaced && f.isInSecret(key, path) {
+			return nil, fmt.Errorf("config %s is inside of %s:%s in the stack's configuration file, which is one secret value: "+
+				"set the whole, or make each of its values a secret in the file", item.Key, key.Namespace(), path[0])
+		}
 	}
 	slices.SortStableFunc(ordered, func(a, b placed) int { return cmp.Compare(a.depth, b.depth) })
 	sorted := make([]Item, len(ordered))
@@ -120,6 +125,12 @@ func (f *File) Order(items []Item) ([]Item, error) {
 		sorted[i] = ordered[i].Item
 	}
 	return sorted, nil
+}
+
+// isInSecret reports whether the path leads into a value of the file that is one secret.
+func (f *File) isInSecret(key config.Key, path resource.PropertyPath) bool {
+	value := f.Values[config.MustMakeKey(key.Namespace(), path[0].(string))]
+	return len(path) > 1 && value.Secure() && !value.Object()
 }
 
 // placeOf names a place in the configuration.

@@ -185,11 +185,12 @@ func TestNumbersStayAsTheyAreWrittenUntilPulumiReadsThem(t *testing.T) {
 	numbers := withConfig(
 		object("nested", `{"big": 12345678901234567890, "one": 1.0, "tenth": 0.1, "minus": -0, "exact": 9007199254740993, "no": null, "yes": true}`),
 		object("top", "12345678901234567890"), object("other", "1e400"), object("one", "1.0"), object("flag", "false"),
-		// With a secret, the file has the key of the encryption. Otherwise the CLI adds the key, and writes the file again.
 		secret("token", "x"),
 	)
-	f.succeed(up, numbers)
-	operation := f.succeed(up, numbers)
+	// With the name of the provider, the file has the key of the encryption. Otherwise the CLI adds the key, and writes the file again.
+	named := func(request *agentpb.StartOperationRequest) { request.SecretsProvider = "passphrase" }
+	f.succeed(up, numbers, named)
+	operation := f.succeed(up, numbers, named)
 	written := f.readAll(filepath.Join(f.home, ".automation"), "Pulumi.dev.yaml")
 	for _, line := range []string{
 		"exact: 9007199254740993\n", `"no": null`, `"yes": true`,

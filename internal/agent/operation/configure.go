@@ -52,6 +52,9 @@ func (o *operation) configure(ctx context.Context) error {
 			return configInvalid("config %s: %s", item.Key, err)
 		}
 	}
+	if o.assumed.Kind() != "" {
+		stackFile.Settings = config.Settings{}
+	}
 	if err := stackFile.AddEnvironments(o.request.GetEnvironments()); err != nil {
 		return configInvalid("the stack's configuration file is not valid: %s", err)
 	}

@@ -22,15 +22,22 @@ const overrideVariable = "PULUMI_CLOUD_SECRET_OVERRIDE"
 //
 // It looks, in this order, at the file that came with the source, at the stack's state if that was already read for another reason, at what
 // an earlier operation of this agent found out, and at the stack's state. A stack that does not exist yet gets its key now.
+//
+// What an earlier operation found out may be old: somebody may have changed the secrets provider since. If the request names none, it is only
+// assumed, see useProviderOfState. Without a CLI that can take the provider from the state, it does not count.
 func (o *operation) encryption(ctx context.Context, fromSource config.Settings) (config.Settings, config.Encrypter, error) {
 	if fromSource.Kind() != "" {
 		return o.withEncrypter(ctx, fromSource)
 	}
 	// The state has precedence if it was read.
 	looked := o.exported != nil && o.exported.Kind != ""
-	if kept := o.keptSettings(); !looked && kept.Kind() != "" {
+	sure := o.exported != nil || o.created || o.request.GetSecretsProvider() != ""
+	if kept := o.keptSettings(); !looked && kept.Kind() != "" && (sure || cli.StateSecretsProvider.In(o.runner.cli.Version)) {
 		// If the passphrase no longer fits, the state may have got a new one.
 		if _, encrypter, err := o.withEncrypter(ctx, kept); err == nil {
+			if !sure {
+				o.assumed = kept
+			}
 			return kept, encrypter, nil
 		}
 	}
@@ -44,6 +51,25 @@ func (o *operation) encryption(ctx context.Context, fromSource config.Settings) 
 		return o.newSalt(ctx)
 	}
 	return o.withEncrypter(ctx, facts.Settings)
+}
+
+// useProviderOfState configures the operation again if the stack has another secrets provider than encryption assumed. It reports whether it did.
+//
+// Where the provider is assumed, the configuration does not name it, so that the CLI takes that of the state. The CLI then cannot read values that
+// are encrypted with another one, and fails before it changes anything. If the configuration named the provider, the CLI would encrypt the state
+// with it again. Nothing has to read the state as long as the assumption holds.
+func (o *operation) useProviderOfState(ctx context.Context) (changed bool, err error) {
+	assumed := o.assumed
+	if assumed.Kind() == "" {
+		return false, nil
+	}
+	o.assumed, o.exported = config.Settings{}, nil
+	facts, err := o.knownState(ctx)
+	if err != nil || !facts.Exists || facts.Settings == assumed {
+		return false, err
+	}
+	o.log.Info("the secrets provider was changed outside of the agent", "from", assumed.Provider(), "to", facts.Settings.Provider())
+	return true, o.configure(ctx)
 }
 
 // newEncryption creates the stack, which does not exist, and returns how its secret values are encrypted.
@@ -148,6 +174,10 @@ func (o *operation) applySecretsProvider(ctx context.Context, fromSource config.
 		return nil
 	}
 	noted, _ := o.stack.Noted(state.SecretsProvider)
+	if wanted == "" && noted != "" {
+		// From now on the stack may get another provider that nobody tells the agent about.
+		return o.stack.Note(state.SecretsProvider, "")
+	}
 	if wanted == "" || !o.writesState() || o.env[overrideVariable] != "" || noted == wanted {
 		return nil
 	}

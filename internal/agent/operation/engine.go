@@ -12,6 +12,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
@@ -93,7 +94,7 @@ type engineCommand struct {
 }
 
 // command runs a command of the engine that has to succeed, and returns the summary of its events. An error that is a *failure says why the
-// CLI failed.
+// CLI failed. If that is because the secrets provider was changed, the command runs again.
 func (o *operation) command(ctx context.Context, c engineCommand) (*summary, cli.Result, error) {
 	sum, res, err := o.runCommand(ctx, c)
 	switch {
@@ -107,6 +108,15 @@ func (o *operation) command(ctx context.Context, c engineCommand) (*summary, cli
 		err = interrupted(fmt.Sprintf("pulumi %s was ended by a signal from outside; it changed nothing", c.args[0]))
 	case res.Code != 0:
 		err = classify(res, sum)
+	}
+	if f, known := errors.AsType[*failure](err); known && f.reason == agentpb.FailureReason_FAILURE_REASON_SECRETS_PROVIDER {
+		changed, problem := o.useProviderOfState(ctx)
+		switch {
+		case problem != nil:
+			err = problem
+		case changed:
+			return o.command(ctx, c)
+		}
 	}
 	return sum, res, err
 }
@@ -192,10 +202,32 @@ func (o *operation) findPermalink(line string) {
 	for _, mark := range permalinkMarks {
 		if _, link, ok := strings.Cut(line, mark); ok && strings.HasPrefix(link, "http") {
 			o.report.update(func(op *agentpb.Operation) {
-				op.Permalink = plaintext.Cut(strings.Fields(link)[0], agentpb.MaxPermalink)
+				op.Permalink = plaintext.Cut(o.withNames(strings.Fields(link)[0]), agentpb.MaxPermalink)
 			})
 		}
 	}
+}
+
+// withNames puts the names of the stack back into a link to ORGANIZATION/PROJECT/STACK/updates/NUMBER, or a preview, if they are masked. A secret can
+// have the same text, such as "production"; that the stack has this name is no secret.
+func (o *operation) withNames(link string) string {
+	parts := strings.Split(link, "/")
+	if len(parts) < 2 || !slices.Contains([]string{"updates", "previews"}, parts[len(parts)-2]) {
+		return link
+	}
+	names := append([]string{o.project.Name}, strings.Split(o.stack.Name, "/")...)
+	switch len(names) {
+	case 3: // the stack with its organization
+		names[0], names[1] = names[1], names[0]
+	case 4: // the project twice
+		names = names[1:]
+	}
+	for i, at := len(names)-1, len(parts)-3; i >= 0 && at > 2; i, at = i-1, at-1 {
+		if strings.Contains(parts[at], redact.Mask) {
+			parts[at] = names[i]
+		}
+	}
+	return strings.Join(parts, "/")
 }
 
 // stopError returns how an operation ended that was asked to stop.
@@ -315,7 +347,7 @@ func (o *operation) createStack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.exported = nil
+	o.exported, o.created = nil, true
 	if o.secretsProvider != "" {
 		return o.stack.Note(state.SecretsProvider, o.secretsProvider)
 	}

@@ -150,22 +150,30 @@ func TestUsersCannotSteerTheCLIByItsEnvironment(t *testing.T) {
 func TestVariablesThatWereRemovedFromASecretAreGone(t *testing.T) {
 	g := NewWithT(t)
 	request := &agentpb.StartOperationRequest{}
-	r := &Runner{cli: &cli.CLI{Path: "/opt/pulumi/bin/pulumi"},
-		options: Options{Home: t.TempDir(), Environ: []string{"AWS_SESSION_TOKEN=old", "IMAGE=x", "PATH=/bin"}, ExclusiveHost: true}}
-	g.Expect(os.Mkdir(filepath.Join(r.options.Home, ".automation"), 0o700)).To(Succeed())
+	options := Options{Home: t.TempDir(), Environ: []string{"AWS_SESSION_TOKEN=old", "IMAGE=x", "PATH=/bin"}, ExclusiveHost: true}
+	start := func() *Runner { return &Runner{cli: &cli.CLI{Path: "/opt/pulumi/bin/pulumi"}, options: options} }
+	r := start()
+	kept := filepath.Join(options.Home, ".automation")
+	g.Expect(os.Mkdir(kept, 0o700)).To(Succeed())
 	user := cli.Environment{"AWS_SESSION_TOKEN": "new", "AWS_ACCESS_KEY_ID": "a", "PATH": "/usr/bin"}
 	env, _ := r.operationEnvironment(request, user)
 	g.Expect(env).To(HaveKeyWithValue("AWS_SESSION_TOKEN", "new"))
 	env, _ = r.operationEnvironment(request, cli.Environment{"AWS_ACCESS_KEY_ID": "b"})
 	g.Expect(env).NotTo(HaveKey("AWS_SESSION_TOKEN"))
 	g.Expect(env).To(And(HaveKeyWithValue("AWS_ACCESS_KEY_ID", "b"), HaveKeyWithValue("IMAGE", "x"), HaveKeyWithValue("PATH", "/opt/pulumi/bin:/bin")))
-	content, err := os.ReadFile(filepath.Join(r.options.Home, ".automation", "variables"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(content)).To(Equal("AWS_ACCESS_KEY_ID\nAWS_SESSION_TOKEN\nPATH\n"), "no values")
+	env, _ = r.operationEnvironment(request, user)
+	g.Expect(env).To(HaveKeyWithValue("AWS_SESSION_TOKEN", "new"))
+	g.Expect(os.ReadDir(kept)).To(BeEmpty(), "nothing outlives the agent")
 
-	r.options.ExclusiveHost = false
+	options.Environ = []string{"AWS_SESSION_TOKEN=of the pod template", "PATH=/bin"}
+	env, _ = start().operationEnvironment(request, cli.Environment{"AWS_ACCESS_KEY_ID": "b"})
+	g.Expect(env).To(HaveKeyWithValue("AWS_SESSION_TOKEN", "of the pod template"), "the next container has what it was started with")
+
+	options.ExclusiveHost = false
+	r = start()
+	_, _ = r.operationEnvironment(request, user)
 	env, _ = r.operationEnvironment(request, nil)
-	g.Expect(env).To(HaveKeyWithValue("AWS_SESSION_TOKEN", "old"), "a process inherits what its controller has")
+	g.Expect(env).To(HaveKeyWithValue("AWS_SESSION_TOKEN", "of the pod template"), "a process inherits what its controller has")
 }
 
 // The compiled code stays below the agent's home, unless somebody chose another place, or none.

@@ -40,6 +40,18 @@ func (f *fixture) has(feature cli.Feature) bool {
 	return feature.In(version)
 }
 
+// processesWithState is processes, for operations on a stack that exists. It leaves out the process that reads the secrets provider if the CLI
+// cannot take it from the state itself.
+func (f *fixture) processesWithState() []string {
+	f.t.Helper()
+	processes := f.processes()
+	if !f.has(cli.StateSecretsProvider) {
+		f.Expect(processes).To(ContainElement(HavePrefix("stack export ")))
+		return processes[1:]
+	}
+	return processes
+}
+
 // TestOldestCLIDoesAllThatMatters runs tests that otherwise have the newest CLI. TEST_ASSET_PULUMI_OLDEST can name any other CLI.
 func TestOldestCLIDoesAllThatMatters(t *testing.T) {
 	suite.Long(t, "runs the oldest CLI")

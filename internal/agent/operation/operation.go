@@ -37,6 +37,10 @@ type operation struct {
 	configFile string
 	// secretsProvider is the secrets provider that a stack is created with; empty for the default of the backend.
 	secretsProvider string
+	// assumed is how the secret values are encrypted if that is not certain; empty if it is.
+	assumed config.Settings
+	// created is true once the operation has created the stack.
+	created bool
 	// exported is the state when the operation was prepared; nil until it is read.
 	exported *state.Facts
 	// pendingChecked is true once the operation has looked for what an earlier operation left half done.

@@ -50,7 +50,7 @@ func TestFirstUpdateCreatesTheStackAndTheNextIsOneProcess(t *testing.T) {
 	f.Expect(files).NotTo(Or(BeEmpty(), ContainElement(HaveSuffix(".attrs"))))
 
 	second := f.succeed(up)
-	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up ")))
+	f.Expect(f.processesWithState()).To(HaveExactElements(HavePrefix("up ")))
 	f.Expect(second.GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
 	f.Expect(second.GetOutputs()).To(HaveLen(3))
 }
@@ -61,7 +61,7 @@ func TestEveryKindOfOperationIsOneProcess(t *testing.T) {
 	for _, kind := range []agentpb.OperationKind{preview, refresh, destroy} {
 		operation := f.succeed(kind)
 		f.Expect(operation.GetKind()).To(Equal(kind))
-		f.Expect(f.processes()).To(HaveLen(1), kind.String())
+		f.Expect(f.processesWithState()).To(HaveLen(1), kind.String())
 		f.Expect(operation.GetResourceChanges()).NotTo(BeEmpty(), kind.String())
 	}
 }

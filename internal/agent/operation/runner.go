@@ -87,6 +87,8 @@ type Runner struct {
 	// outputSecrets has, by the directory of a stack, the last secret outputs of the stack as a [][]byte, so that its next operation can hide
 	// them as well.
 	outputSecrets sync.Map
+	// requested has the names of inherited variables that a request had as well, see dropRemoved.
+	requested sync.Map
 }
 
 // New returns a Runner for the CLI. It runs `pulumi version`, unless an earlier Runner with the same home directory did. The caller checks,

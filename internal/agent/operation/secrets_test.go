@@ -63,7 +63,7 @@ func TestSecretsAreEncryptedAndShownNowhere(t *testing.T) {
 	// The state keeps the key that the configuration was encrypted with, so the next update finds nothing to encrypt again.
 	operation = f.succeed(up, withConfig(secret("password", canary)))
 	f.Expect(operation.GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
-	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up "), HavePrefix("stack output ")))
+	f.Expect(f.processesWithState()).To(HaveExactElements(HavePrefix("up "), HavePrefix("stack output ")))
 	f.expectNoCanary(operation)
 }
 

@@ -91,6 +91,43 @@ func TestSecretsProviderOfAStackIsChangedOnce(t *testing.T) {
 	f.expectNoCanary(operations...)
 }
 
+func TestSecretsProviderThatWasChangedElsewhereStays(t *testing.T) {
+	expectProvidersOfOthersStay(t, "hashivault://one")
+}
+
+func TestSecretsProvidersThatWereChangedElsewhereStay(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
+	expectProvidersOfOthersStay(t, "hashivault://one", "hashivault://two", "passphrase", "hashivault://one")
+}
+
+// expectProvidersOfOthersStay changes the secrets provider as somebody does who has the backend, but not the agent.
+func expectProvidersOfOthersStay(t *testing.T, providers ...string) {
+	f, service := newFixture(t), newTransit(t)
+	laptop := *f
+	laptop.home, laptop.project = t.TempDir(), t.TempDir()
+	f.write("Pulumi.yaml", secretProgram)
+	run := func() {
+		t.Helper()
+		operation := f.succeed(up, service.provider(""), withConfig(secret("password", canary)))
+		f.Expect(string(operation.GetOutputs()["password"].GetValue())).To(Equal(`"canary-value-51c9\"quoted\""`))
+		f.expectNoCanary(operation)
+	}
+	run()
+	laptop.write("Pulumi.yaml", simpleProgram)
+	laptop.write("Pulumi.dev.yaml", "encryptionsalt: "+f.salt()+"\n")
+	for _, provider := range providers {
+		laptop.exec(tool(t, "pulumi"), "", []string{"VAULT_ADDR=" + service.URL, "VAULT_TOKEN=any"}, "stack", "change-secrets-provider", "--stack", "dev", provider)
+		kind, url := f.secretsProvider()
+		f.Expect(kind).To(Or(Equal(provider), Equal("cloud")))
+		run()
+		f.expectProvider(kind, url)
+		f.processes()
+		run()
+		f.expectProvider(kind, url)
+		f.Expect(f.processes()).NotTo(ContainElement(HavePrefix("stack export ")), "nothing has to read the state any longer")
+	}
+}
+
 func TestStackIsCreatedWithItsSecretsProvider(t *testing.T) {
 	for name, config := range map[string][]*agentpb.ConfigItem{"with secrets": {secret("password", canary)}, "without secrets": nil} {
 		t.Run(name, func(t *testing.T) {

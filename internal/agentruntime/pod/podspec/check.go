@@ -201,7 +201,7 @@ func checkMounts(mounts []corev1.VolumeMount, at *field.Path) field.ErrorList {
 		switch {
 		case path.Clean(mount.MountPath) == sharePath && !whole:
 			problems = append(problems, field.Forbidden(in, "the volume "+ShareVolume+" has to be there, as a whole and writable; to have it elsewhere, define a volume of that name"))
-		case isIn(mount.MountPath, agentPath), isIn(mount.MountPath, imagePath):
+		case isIn(mount.MountPath, AgentPath), isIn(mount.MountPath, imagePath):
 			problems = append(problems, field.Forbidden(in, "it would hide the agent; choose another path"))
 		case isIn(mount.MountPath, RPCPath):
 			problems = append(problems, field.Forbidden(in, "it would hide the identity of the agent; choose another path"))
@@ -219,8 +219,8 @@ func isIn(name, directory string) bool {
 // checkVariables makes sure that the file with variables from init containers stays where the agent reads it.
 func checkVariables(variables []corev1.EnvVar, at *field.Path) field.ErrorList {
 	for _, variable := range variables {
-		if variable.Name == envFileVariable && variable.Value != envFile {
-			return field.ErrorList{field.Forbidden(at.Key(envFileVariable), "the agent reads "+envFile+"; leave the variable out")}
+		if variable.Name == envFileVariable && variable.Value != EnvFile {
+			return field.ErrorList{field.Forbidden(at.Key(envFileVariable), "the agent reads "+EnvFile+"; leave the variable out")}
 		}
 	}
 	return nil

@@ -33,7 +33,7 @@ func bootstrapContainer(settings Settings) corev1.Container {
 		Name:            BootstrapContainerName,
 		Image:           settings.AgentImage,
 		ImagePullPolicy: settings.AgentImagePullPolicy,
-		Args:            []string{"install", "--to=" + agentPath, "--workspace=" + WorkspacePath},
+		Args:            []string{"install", "--to=" + AgentPath, "--workspace=" + WorkspacePath},
 		VolumeMounts:    []corev1.VolumeMount{{Name: ShareVolume, MountPath: sharePath}},
 		SecurityContext: &corev1.SecurityContext{ReadOnlyRootFilesystem: new(true)},
 		// The reason why the container ended is in its log, and the end of the log becomes part of the pod's status.
@@ -81,9 +81,9 @@ func startupProbe() *corev1.Probe {
 
 // serveCommand returns the command that starts the agent. It contains no secrets, because everybody who may read the pod sees it.
 func serveCommand(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, settings Settings) []string {
-	program := agentPath
+	program := AgentPath
 	if settings.AgentVolume {
-		program = imageAgent
+		program = ImageAgent
 	}
 	command := []string{
 		program, "serve",
@@ -92,7 +92,7 @@ func serveCommand(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, setti
 		"--workspace=" + WorkspacePath,
 		// A program may be anywhere in the user's image: the user who chooses the directory also chooses the image.
 		"--local-root=/",
-		"--env-file=" + envFile,
+		"--env-file=" + EnvFile,
 		"--tls-cert-file=" + RPCPath + "/" + corev1.TLSCertKey,
 		"--tls-key-file=" + RPCPath + "/" + corev1.TLSPrivateKeyKey,
 		"--api-token-file=" + RPCPath + "/token",
@@ -182,7 +182,7 @@ func optional(spec *autov1alpha1.WorkspaceSpec) *autov1alpha1.WorkspaceSpec {
 func nameEnvFile(container *corev1.Container) {
 	isSet := func(variable corev1.EnvVar) bool { return variable.Name == envFileVariable }
 	if !slices.ContainsFunc(container.Env, isSet) {
-		container.Env = slices.Insert(container.Env, 0, corev1.EnvVar{Name: envFileVariable, Value: envFile})
+		container.Env = slices.Insert(container.Env, 0, corev1.EnvVar{Name: envFileVariable, Value: EnvFile})
 	}
 }
 

@@ -43,14 +43,16 @@ const (
 	// Port is the TCP port of the agent.
 	Port = 50051
 
-	// imageVolume is the volume with the agent's image, mounted at imagePath. imageAgent is the path of the agent in it.
+	// imageVolume is the volume with the agent's image, mounted at imagePath.
 	imageVolume = "stack-controller-agent"
 	imagePath   = "/opt/stack-controller"
-	imageAgent  = imagePath + "/ko-app/agent"
+	// AgentPath is where an init container puts the agent. ImageAgent is the path of the agent in pods that mount its image instead.
+	AgentPath  = sharePath + "/agent"
+	ImageAgent = imagePath + "/ko-app/agent"
 
-	portName  = "grpc"
-	agentPath = sharePath + "/agent"
-	envFile   = sharePath + "/.env"
+	portName = "grpc"
+	// EnvFile is the file to which init containers can add variables for the agent and what it starts.
+	EnvFile = sharePath + "/.env"
 
 	// defaultTerminationGrace is how many seconds an operation may take to end when its pod is deleted.
 	defaultTerminationGrace = 600

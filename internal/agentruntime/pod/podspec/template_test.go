@@ -217,7 +217,7 @@ func TestAgentRunsFromItsImageUnlessInitContainersNeedWhatItsCopyMakes(t *testin
 	pod = prepared.StatefulSet.Spec.Template.Spec
 	g.Expect(pod.InitContainers[0].Name).To(Equal(BootstrapContainerName))
 	g.Expect(pod.Volumes).NotTo(ContainElement(HaveField("Image", Not(BeNil()))))
-	g.Expect(pod.Containers[0].Command[0]).To(Equal(agentPath))
+	g.Expect(pod.Containers[0].Command[0]).To(Equal(AgentPath))
 	copied, err := Build(parse(g, `{}`), settings())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(plain.AgentRevision).NotTo(Equal(copied.AgentRevision), "who changes the flag gets other pods")
