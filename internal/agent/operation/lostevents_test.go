@@ -13,9 +13,9 @@ import (
 // losesEvents makes the CLI succeed without the end of its event log, as it does when the disk is full. The last --event-log counts.
 func (f *fixture) losesEvents() {
 	f.t.Helper()
-	real := tool(f.t, "pulumi")
-	f.replaceCLI("case \" $* \" in *' --event-log '*) ;; *) exec " + real + " \"$@\";; esac\n" +
-		real + " \"$@\" --event-log %[1]q || exit\nfor log; do :; done\ngrep -v summaryEvent %[1]q | head -n 2 >> \"$log\"\n")
+	pulumi := tool(f.t, "pulumi")
+	f.replaceCLI("case \" $* \" in *' --event-log '*) ;; *) exec " + pulumi + " \"$@\";; esac\n" +
+		pulumi + " \"$@\" --event-log %[1]q || exit\nfor log; do :; done\ngrep -v summaryEvent %[1]q | head -n 2 >> \"$log\"\n")
 }
 
 func TestUpdateWhoseEventsAreLostHasItsOutputs(t *testing.T) {
