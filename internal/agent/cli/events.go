@@ -20,8 +20,9 @@ const (
 	// maxEventSize is the largest event that is accepted, in bytes. An event contains the whole old and new state of a resource. The value is
 	// the limit that pulumi sets for its own messages.
 	maxEventSize = 400 << 20
-	// eventLogTimeout bounds how long the rest of the event log may take once pulumi has ended.
-	eventLogTimeout = 10 * time.Second
+	// eventLogTimeout bounds how long the rest of the event log may take once pulumi has ended. A container with little processor time needs
+	// minutes for the events of a large stack, and what is not read is not known.
+	eventLogTimeout = 3 * time.Minute
 	// eventPoll is how often the file is read for new events.
 	eventPoll = 100 * time.Millisecond
 	// eventBuffer is how much of the file is read at once, in bytes. A larger event needs a larger buffer.
@@ -85,8 +86,8 @@ func newEventFile(parent string, receive func([]byte), kept bool) (*eventFile, e
 	return l, nil
 }
 
-// eachEvent calls receive with each event until there are no more. It stops at an event that is too large: the outcome of the operation
-// does not depend on events.
+// eachEvent calls receive with each event until there are no more. It stops at an event that is too large, and when the file is closed:
+// whoever needs to know whether that was all looks for the last event.
 func eachEvent(from io.Reader, receive func([]byte)) {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(make([]byte, 0, eventBuffer), maxEventSize)

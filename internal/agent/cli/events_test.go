@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -121,4 +122,21 @@ func TestAnAgentRemovesTheFilesOfOneThatCrashed(t *testing.T) {
 
 	g.Expect(New(options)).Error().NotTo(HaveOccurred())
 	g.Expect(filepath.Dir(log.file.Name())).NotTo(BeAnExistingFile())
+}
+
+func TestSlowReaderOfEventsMissesNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		received := 0
+		log, cli := openFile(t, t.TempDir(), func([]byte) {
+			time.Sleep(20 * time.Second)
+			received++
+		})
+		for range 6 {
+			g.Expect(cli.WriteString(strings.Repeat("x", 2*eventBuffer) + "\n")).Error().NotTo(HaveOccurred())
+		}
+		log.end()
+		log.remove()
+		g.Expect(received).To(Equal(6))
+	})
 }

@@ -94,7 +94,8 @@ type engineCommand struct {
 }
 
 // command runs a command of the engine that has to succeed, and returns the summary of its events. An error that is a *failure says why the
-// CLI failed. If that is because the secrets provider was changed, the command runs again.
+// CLI failed, or that a command which changes nothing did not say what would change. If it failed because the secrets provider was changed, the
+// command runs again.
 func (o *operation) command(ctx context.Context, c engineCommand) (*summary, cli.Result, error) {
 	sum, res, err := o.runCommand(ctx, c)
 	switch {
@@ -108,6 +109,13 @@ func (o *operation) command(ctx context.Context, c engineCommand) (*summary, cli
 		err = interrupted(fmt.Sprintf("pulumi %s was ended by a signal from outside; it changed nothing", c.args[0]))
 	case res.Code != 0:
 		err = classify(res, sum)
+	case sum.complete:
+	case c.changes:
+		// It has done its work. Outputs are read from the state then, see outputs.
+		o.notes = append(o.notes, eventsLost+": more may have changed than is listed, and warnings may be missing")
+	default:
+		err = failed(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, "%s: what would change is not known. Nothing was changed, and the next "+
+			"attempt looks again", eventsLost)
 	}
 	if f, known := errors.AsType[*failure](err); known && f.reason == agentpb.FailureReason_FAILURE_REASON_SECRETS_PROVIDER {
 		changed, problem := o.useProviderOfState(ctx)
@@ -120,6 +128,9 @@ func (o *operation) command(ctx context.Context, c engineCommand) (*summary, cli
 	}
 	return sum, res, err
 }
+
+// eventsLost says that the summary of a process that succeeded is not complete.
+const eventsLost = "pulumi succeeded, but not all of its events arrived"
 
 // runCommand runs a command of the engine to its end. If the command makes a preview before its changes, the steps of the preview do not
 // count.

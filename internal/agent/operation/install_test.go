@@ -87,6 +87,15 @@ func TestFailedInstallIsReportedAndRepeated(t *testing.T) {
 	}
 }
 
+func TestFailureOfAFullDiskSaysWhatToDo(t *testing.T) {
+	f := newFixture(t)
+	f.replaceCLI("touch %q\necho 'npm error nospc ENOSPC: no space left on device, write' >&2\nexit 1\n")
+	f.write("Pulumi.yaml", "name: demo\nruntime: nodejs\n")
+	operation := f.fail(agentpb.FailureReason_FAILURE_REASON_INSTALL_FAILED, up)
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring("no space left on device, write"),
+		HaveSuffix("if the disk of the workspace is full, enlarge its volume, or delete the pod, which empties an emptyDir")))
+}
+
 func TestVanishedDependenciesAreInstalledAgain(t *testing.T) {
 	f := newFixture(t)
 	// There is no Node.js here. The CLI is replaced by a script that changes the directory as `pulumi install` does.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,12 +40,19 @@ var unknownValues = []string{
 var maskedTexts = [][]byte{[]byte(redact.Mask), []byte("<contents elided>"), []byte(`\u003ccontents elided\u003e`)}
 
 // outputs returns the outputs of the stack that the engine reported. The engine's events do not have the values of outputs that are secret,
-// or have the text of a secret in them: only if there are any, one more process is needed to read them.
+// or have the text of a secret in them: only if there are any, or if events were lost, more processes are needed to read them.
 func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*agentpb.Output, error) {
 	if kind := o.kind(); kind != agentpb.OperationKind_OPERATION_KIND_UP && kind != agentpb.OperationKind_OPERATION_KIND_REFRESH {
 		return nil, nil
 	}
-	outputs, incomplete := reportedOutputs(sum.outputs)
+	reported := sum.outputs
+	if !sum.complete {
+		var err error
+		if reported, err = o.storedOutputs(ctx); err != nil {
+			return nil, err
+		}
+	}
+	outputs, incomplete := reportedOutputs(reported)
 	if incomplete {
 		if err := o.readMaskedOutputs(ctx, outputs); err != nil {
 			return nil, err
@@ -52,6 +60,25 @@ func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*agen
 	}
 	boundOutputs(outputs)
 	return outputs, nil
+}
+
+// storedOutputs returns the outputs in the state in the form in which the engine's events have them.
+func (o *operation) storedOutputs(ctx context.Context) (map[string]json.RawMessage, error) {
+	stored, err := o.printedOutputs(ctx)
+	if err == nil && stored == nil {
+		err = errors.New("they are too large")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the resources are up to date, but the outputs cannot be read: %w", err)
+	}
+	for name, value := range stored {
+		if bytes.Contains(value, []byte(`"`+redact.Mask+`"`)) {
+			stored[name] = json.RawMessage(`{"` + secretSignatureKey + `":"` + secretSignatureValue + `"}`)
+		} else {
+			stored[name] = json.RawMessage(o.redactor.String(string(value)))
+		}
+	}
+	return stored, nil
 }
 
 // reportedOutputs returns the outputs in the engine's events, and whether the events do not have the values of some: of those that are
@@ -79,7 +106,7 @@ func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*a
 
 // readMaskedOutputs adds the values that the events do not have. If all outputs together are too large to be read, these have no values.
 func (o *operation) readMaskedOutputs(ctx context.Context, outputs map[string]*agentpb.Output) error {
-	values, err := o.printedOutputs(ctx)
+	values, err := o.printedOutputs(ctx, "--show-secrets")
 	if err != nil {
 		return fmt.Errorf("the resources are up to date, but the secret outputs cannot be read: %w", err)
 	}
@@ -131,11 +158,12 @@ func boundOutputs(outputs map[string]*agentpb.Output) {
 	}
 }
 
-// printedOutputs reads all outputs in clear text; nil when they are too large. They are not logged.
-func (o *operation) printedOutputs(ctx context.Context) (map[string]json.RawMessage, error) {
+// printedOutputs reads all outputs; nil when they are too large. They are not logged. Without the flag --show-secrets, the values that are
+// secret are masked.
+func (o *operation) printedOutputs(ctx context.Context, flags ...string) (map[string]json.RawMessage, error) {
 	printed := &limitedBuffer{limit: maxPrintedOutputs}
 	res, err := o.helper(ctx, commandTimeout, cli.Invocation{
-		Args: []string{"stack", "output", "--json", "--show-secrets", "--stack", o.stack.Name}, Stdout: printed,
+		Args: append([]string{"stack", "output", "--json", "--stack", o.stack.Name}, flags...), Stdout: printed,
 	})
 	if err != nil {
 		return nil, err

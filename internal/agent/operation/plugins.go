@@ -21,8 +21,8 @@ const (
 	maxSharedPlugins, maxPluginEntries = 1000, 1000
 )
 
-// pluginName matches the name that the CLI gives to the directory of a plugin.
-var pluginName = regexp.MustCompile(`^(analyzer|converter|language|resource|tool)-[A-Za-z0-9_.-]+-v[0-9][A-Za-z0-9_.+-]*$`)
+// pluginName matches the name that the CLI gives to the directory of a plugin. The groups are the plugin and its version.
+var pluginName = regexp.MustCompile(`^((?:analyzer|converter|language|resource|tool)-[A-Za-z0-9_.-]+)-v([0-9][A-Za-z0-9_.+-]*)$`)
 
 // usePlugins makes the plugins of the shared directory available in PULUMI_HOME. PULUMI_HOME cannot simply contain the shared directory,
 // because that may be read-only, and the CLI writes the schemas of plugins and its locks beside them. Nor does the CLI see a link to the

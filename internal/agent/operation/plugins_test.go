@@ -51,3 +51,18 @@ func TestSharedPluginsAreUsedBesideThoseOfTheWorkspace(t *testing.T) {
 	g.Expect(names(g, own)).To(ConsistOf("resource-aws-v7.10.0", "resource-kept-v1.0.0", "resource-other-v1.0.0", "schema-kept.json"))
 	g.Expect(linkPlugins(filepath.Join(shared, "missing"), own)).To(MatchError(ContainSubstring("list the shared plugins")))
 }
+
+func TestOldPluginsAreRemovedFromAFullVolume(t *testing.T) {
+	g := NewWithT(t)
+	shared, own := t.TempDir(), t.TempDir()
+	tree(g, shared, "resource-aws-v5.0.0/pulumi-resource-aws", "resource-gcp-v9.0.0/pulumi-resource-gcp")
+	g.Expect(linkPlugins(shared, own)).To(Succeed())
+	tree(g, own, "resource-aws-v6.9.0/x", "resource-aws-v6.10.0/x", "resource-aws-v6.10.0-alpha.1/x", "resource-aws-native-v1.0.0/x", "resource-gcp-v8.0.0/x",
+		"language-aws-v1.0.0/x", "resource-git-v0.0.0-xabc/x", "resource-odd-v1/x", "resource-odd-v2/x", "resource-aws-v6.9.0.lock", "schema-aws-6.9.0.json", ".gone-resource-x-v1.0.0/x")
+
+	g.Expect(removeOldPlugins(own)).To(Equal(4))
+	g.Expect(names(g, own)).To(ConsistOf("resource-aws-v5.0.0", "resource-gcp-v9.0.0", "resource-aws-v6.10.0", "resource-aws-native-v1.0.0",
+		"language-aws-v1.0.0", "resource-git-v0.0.0-xabc", "resource-odd-v1", "resource-odd-v2", "resource-aws-v6.9.0.lock", "schema-aws-6.9.0.json"))
+	g.Expect(isFullVolume("/")).To(BeFalse(), "what is in the image stays")
+	g.Expect(isFullVolume("/proc")).To(BeTrue(), "another file system without room")
+}

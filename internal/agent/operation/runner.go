@@ -188,7 +188,7 @@ func (r *Runner) Run(ctx context.Context, request *agentpb.StartOperationRequest
 	if cause := context.Cause(ctx); cause != nil {
 		text = strings.TrimSuffix(cause.Error()+": "+text, ": "+cause.Error())
 	}
-	final.Message = o.readable(text)
+	final.Message = o.readable(o.explainFullDisk(text))
 	return final
 }
 

@@ -235,7 +235,7 @@ func TestPluginsDoNotOutliveTheirCLI(t *testing.T) {
 	f.write("Pulumi.yaml", simpleProgram)
 	plugin, other := f.sleepAs("pulumi-language-left"), f.sleepAs("other")
 	// This CLI ends well, and leaves a plugin and another process. It waits until setsid has become them.
-	script := fmt.Sprintf("#!/bin/sh\n(setsid %[1]q 1101 >/dev/null 2>&1 &)\n(setsid %[2]q 1102 >/dev/null 2>&1 &)\n"+
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$2\" = up ] || exit 0\n(setsid %[1]q 1101 >/dev/null 2>&1 &)\n(setsid %[2]q 1102 >/dev/null 2>&1 &)\n"+
 		"for it in 'lef[t]' 'othe[r]'; do until grep -qs \"^%[3]s/.*$it\" /proc/[0-9]*/cmdline; do sleep 0.1; done; done\n",
 		plugin, other, filepath.Dir(f.options.Pulumi))
 	f.writeCLI([]byte(script))

@@ -138,10 +138,14 @@ type summary struct {
 	dynamic bool
 	// started is true once the engine was at work: from then on a failure is one of the program, not of the preparations.
 	started bool
+	// complete is true once the engine's own summary was received. Pulumi ignores that it cannot write its events, for example because the
+	// disk is full, and succeeds nevertheless. But it writes none after the first one for which there was no room, and each successful run of
+	// the engine, also one that has nothing to do, ends with a summary. So if that arrived, what came before did. Gaps in the numbers of the
+	// events (sequence) mean nothing: there are kinds of events that are never written.
+	complete bool
 }
 
-// add takes one event into account and reports whether there is progress to show. An event that cannot be decoded is skipped: the outcome
-// of the operation does not depend on events.
+// add takes one event into account and reports whether there is progress to show. An event that cannot be decoded is skipped.
 func (s *summary) add(encoded []byte) bool {
 	var event engineEvent
 	if json.Unmarshal(encoded, &event) != nil {
@@ -168,6 +172,7 @@ func (s *summary) add(encoded []byte) bool {
 		s.addDone(event.ResOutputs)
 		return true
 	case event.Summary != nil:
+		s.complete = true
 		// The engine's own count replaces the steps that were counted here.
 		s.changes = nil
 		for _, counts := range []map[string]int64{event.Summary.ResourceChanges, s.uncounted} {
