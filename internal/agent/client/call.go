@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
@@ -60,7 +61,8 @@ func call[Request, Response any](
 	options, refused := limit.options()
 	start := time.Now()
 	bounded, done := c.group.wait(limited, suspect)
-	response, err := method(bounded, request, options...)
+	var trailer metadata.MD
+	response, err := method(bounded, request, append(options, grpc.Trailer(&trailer))...)
 	crowded := errors.Is(context.Cause(bounded), errCrowded)
 	inVain := err != nil && (crowded || time.Since(start) >= promptTime)
 	c.suspect.Store(inVain)
@@ -69,7 +71,12 @@ func call[Request, Response any](
 		return response, nil
 	}
 	if crowded && ctx.Err() == nil && *refused == nil {
-		return none, &Error{What: what, Message: errCrowded.Error(), Kind: ErrUnavailable}
+		return none, &Error{What: what, Message: errCrowded.Error(), Kind: ErrUnasked}
 	}
-	return none, failure(ctx, what, *refused, err)
+	err = failure(ctx, what, *refused, err)
+	if failed, ok := errors.AsType[*Error](err); ok {
+		// Every answer has a trailer, if only with the type of its content; an error that gRPC made here has none.
+		failed.Answered = *refused != nil || len(trailer) > 0
+	}
+	return none, err
 }

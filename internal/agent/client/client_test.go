@@ -91,6 +91,8 @@ func TestErrorsCanBeDecidedOn(t *testing.T) {
 			_, err := agent.GetInfo(t.Context())
 			var typed *client.Error
 			g.Expect(errors.As(err, &typed)).To(BeTrue())
+			g.Expect(typed.Answered).To(BeTrue())
+			g.Expect(client.Silent(err)).To(BeFalse())
 			g.Expect(err).To(MatchError(HavePrefix("get agent info: ")))
 			g.Expect(err).To(MatchError(ContainSubstring(status.Convert(tt.answer).Message())))
 			for _, kind := range kinds {
@@ -139,7 +141,9 @@ func TestAnAgentThatIsNotThereIsUnavailable(t *testing.T) {
 	for _, address := range []string{"unix:" + filepath.Join(t.TempDir(), "s"), "127.0.0.1:1"} {
 		agent, err := client.New(address, client.Options{})
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(agent.GetInfo(t.Context())).Error().To(MatchError(client.ErrUnavailable))
+		_, err = agent.GetInfo(t.Context())
+		g.Expect(err).To(MatchError(client.ErrUnavailable))
+		g.Expect(client.Silent(err)).To(BeTrue())
 		g.Expect(agent.WatchOperation(t.Context(), "a", ignore)).Error().To(MatchError(client.ErrUnavailable))
 		g.Expect(agent.PushSource(t.Context(), "d", 1, strings.NewReader("x"))).To(MatchError(client.ErrUnavailable))
 		g.Expect(agent.Close()).To(Succeed())

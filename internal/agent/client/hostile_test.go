@@ -328,10 +328,12 @@ func waitingCalls(t *testing.T, agents []*client.Client, after time.Duration) (w
 	for range agents {
 		err := <-ended
 		if errors.Is(err, context.DeadlineExceeded) {
+			g.Expect(client.Silent(err)).To(BeTrue())
 			waiting++
 			continue
 		}
-		g.Expect(err).To(MatchError(client.ErrUnavailable))
+		g.Expect(err).To(MatchError(client.ErrUnasked))
+		g.Expect(client.Silent(err)).To(BeFalse(), "it got no time to answer")
 	}
 	return waiting
 }

@@ -16,8 +16,13 @@ const (
 	// the kubelet takes up to a minute and a half to give it to the agent, whose operation goes on meanwhile. So the wait protects an
 	// operation of this controller. There is none in a pod that this controller did not create: see isOfAnother.
 	maxSilence = 2 * time.Minute
-	// silentInterval is how often an agent that does not answer is asked again.
+	// maxRefusal is the same for an agent that answers, but does not let the controller in. It may be that its API server is away, or that the
+	// rights of the controller are being changed; but one that never knew this controller has to go some day.
+	maxRefusal = 15 * time.Minute
+	// silentInterval is how often an agent that does not answer is asked again. Of the time between two questions, no more than maxAskInterval
+	// counts as silence.
 	silentInterval = 5 * time.Second
+	maxAskInterval = 4 * silentInterval
 	// busyInterval is how often an agent with an operation is asked again when its pod has to be removed soon.
 	busyInterval = 10 * time.Second
 	// outdatedAgentInterval is the same for a pod that may as well stay.
@@ -174,13 +179,13 @@ func decideOnAgent(o *observation, status agentruntime.Status) decision {
 	return decideOnAnswer(o, status, announced, outdatedAgentInterval)
 }
 
-// decideOnAnswer replaces the pod when its agent agrees, or has not answered for long. Until then the status is waiting, and from then on
+// decideOnAnswer replaces the pod when its agent agrees, or has given no useful answer for long. Until then the status is waiting, and from then on
 // it is announced.
 func decideOnAnswer(o *observation, waiting, announced agentruntime.Status, interval time.Duration) decision {
 	because := ""
 	switch {
-	case o.agent.err != nil && o.now.Sub(o.agent.silentSince) < maxSilence:
-		waiting.RetryAfter, because = silentInterval, "; its agent does not answer"
+	case o.agent.err != nil && o.agent.silence.noAnswer < maxSilence && o.agent.silence.refusal < maxRefusal:
+		waiting.RetryAfter, because = silentInterval, "; its agent does not say whether an operation runs"
 	case o.agent.err == nil && o.agent.busy:
 		waiting.RetryAfter, because = interval, "; its operation goes on until it ends"
 	case o.announcedAt.IsZero() || o.now.Sub(o.announcedAt) < announceTime:

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
 )
 
@@ -23,7 +25,12 @@ var (
 func busy(o *observation) { o.agent.busy = true }
 
 func silentFor(d time.Duration) func(*observation) {
-	return func(o *observation) { o.agent.err, o.agent.silentSince = errors.New("no answer"), noon.Add(-d) }
+	return func(o *observation) { o.agent.err, o.agent.silence.noAnswer = errors.New("no answer"), d }
+}
+
+// deniesFor makes the agent answer that it does not let the controller in.
+func deniesFor(d time.Duration) func(*observation) {
+	return func(o *observation) { o.agent.err, o.agent.silence.refusal = errors.New("you may not"), d }
 }
 
 func announcedFor(d time.Duration) func(*observation) {
@@ -49,6 +56,8 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		{"the user's change, busy after all", of(changedByUser, busy, announcedFor(time.Minute)), false, actionNone, busyInterval},
 		{"the user's change, silent", of(changedByUser, silentFor(time.Second)), false, actionNone, silentInterval},
 		{"the user's change, silent for long", of(changedByUser, silentFor(maxSilence)), false, actionAnnounce, announceTime},
+		{"the user's change, denies", of(changedByUser, deniesFor(maxSilence)), false, actionNone, silentInterval},
+		{"the user's change, denies for long", of(changedByUser, deniesFor(maxRefusal)), false, actionAnnounce, announceTime},
 		{"the user's change, not running", of(changedByUser, notRunning), false, actionReplace, 0},
 		{"the user's change, not known to the StatefulSet controller", of(changedByUser, behind), false, actionNone, 0},
 		{"the user's change, of a pod that is ending", of(changedByUser, deleted(time.Minute)), false, actionNone, time.Minute + endSlack},
@@ -171,6 +180,39 @@ func TestAttemptsToCreateThePodComeEvery30SecondsInTheEnd(t *testing.T) {
 	tracked.update(observed())
 	tracked.update(later)
 	g.Expect(later.missingSince).To(Equal(now))
+}
+
+func TestAgentIsSilentOnlyForAsLongAsItWasAsked(t *testing.T) {
+	silent, denied := &client.Error{Kind: client.ErrUnavailable}, &client.Error{Kind: client.ErrDenied, Answered: true}
+	type asked struct {
+		after time.Duration
+		err   error
+	}
+	for name, tt := range map[string]struct {
+		asked             []asked
+		noAnswer, refusal time.Duration
+	}{
+		"again and again":          {[]asked{{0, silent}, {10 * time.Second, context.DeadlineExceeded}, {10 * time.Second, silent}}, 20 * time.Second, 0},
+		"once":                     {[]asked{{0, silent}}, 0, 0},
+		"an hour ago, and now":     {[]asked{{0, silent}, {time.Hour, silent}}, maxAskInterval, 0},
+		"until it answered":        {[]asked{{0, silent}, {10 * time.Second, silent}, {time.Second, nil}, {10 * time.Second, silent}}, 0, 0},
+		"while others kept it":     {[]asked{{0, silent}, {10 * time.Second, &client.Error{Kind: client.ErrUnasked}}, {5 * time.Second, silent}}, 5 * time.Second, 0},
+		"it denied":                {[]asked{{0, denied}, {10 * time.Second, denied}}, 0, 10 * time.Second},
+		"it cannot decide":         {[]asked{{0, denied}, {10 * time.Second, &client.Error{Kind: client.ErrUnavailable, Answered: true}}}, 0, 10 * time.Second},
+		"it denied after silence":  {[]asked{{0, silent}, {10 * time.Second, silent}, {10 * time.Second, denied}}, 0, 10 * time.Second},
+		"it was silent in between": {[]asked{{0, denied}, {10 * time.Second, denied}, {10 * time.Second, silent}}, 10 * time.Second, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			observed, now := silence{}, noon
+			for _, one := range tt.asked {
+				now = now.Add(one.after)
+				observed.note(now, one.err)
+			}
+			g.Expect(observed.noAnswer).To(Equal(tt.noAnswer))
+			g.Expect(observed.refusal).To(Equal(tt.refusal))
+		})
+	}
 }
 
 func TestRefusedObjectsDoNotStopAPodThatIsWhatTheUserWants(t *testing.T) {

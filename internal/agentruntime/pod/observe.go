@@ -91,9 +91,9 @@ type observation struct {
 
 // agentAnswer is what the agent answered.
 type agentAnswer struct {
-	// err is why there is no answer, and silentSince the time since which the agent has not answered.
-	err         error
-	silentSince time.Time
+	// err is why there is no answer, and silence for how long there has been none.
+	err     error
+	silence silence
 	// busy is true when an operation is not done, or when its result may not have been recorded yet.
 	busy bool
 }
@@ -163,6 +163,11 @@ func (r *Runtime) askAgent(ctx context.Context, t *tracker, workspace *autov1alp
 	var info *agentpb.Info
 	agent, err := r.Connect(asking, workspace)
 	if err == nil {
+		// Without a token, the call would fail before it reaches the agent.
+		err = r.tokens.Have(asking, credentials.Audience(workspace.Namespace, workspace.Name))
+	}
+	asked := err == nil
+	if asked {
 		info, err = agent.GetInfo(asking)
 	}
 	if failed, ok := errors.AsType[*client.Error](err); ok && failed.Code == codes.Unauthenticated {
@@ -170,15 +175,14 @@ func (r *Runtime) askAgent(ctx context.Context, t *tracker, workspace *autov1alp
 		r.tokens.Drop(credentials.Audience(workspace.Namespace, workspace.Name))
 	}
 	if ctx.Err() != nil {
-		return agentAnswer{err: ctx.Err(), silentSince: now}
+		return agentAnswer{err: ctx.Err()}
 	}
-	switch {
-	case err == nil:
-		t.silentSince = time.Time{}
-	case t.silentSince.IsZero():
-		t.silentSince = now
+	if asked {
+		t.silence.note(now, err)
+	} else {
+		t.silence.askedAt = now // the time until now does not count
 	}
-	answer := agentAnswer{err: err, silentSince: t.silentSince}
+	answer := agentAnswer{err: err, silence: t.silence}
 	for _, operation := range info.GetOperations() {
 		// Without the pod, this operation or its result would be lost.
 		answer.busy = answer.busy || !operation.GetState().Final() || now.Sub(operation.GetEndTime().AsTime()) < recordTime

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/backoff"
 )
 
@@ -32,9 +34,10 @@ type memory struct {
 	missingSince time.Time
 	retries      int
 	retriedAt    time.Time
-	// pod is the UID of the pod to which silentSince and announcedAt refer.
-	pod                      types.UID
-	silentSince, announcedAt time.Time
+	// pod is the UID of the pod to which silence and announcedAt refer.
+	pod         types.UID
+	silence     silence
+	announcedAt time.Time
 	// delivery is how the agent gets into the pod, if that is found out; empty until then. The cache may be behind what was written, so it does
 	// not decide again.
 	delivery AgentDelivery
@@ -75,9 +78,37 @@ func (t *tracker) update(o *observation) {
 	}
 	t.missingSince, t.retries, t.retriedAt = time.Time{}, 0, time.Time{}
 	if t.pod != o.pod.UID {
-		t.pod, t.silentSince, t.announcedAt = o.pod.UID, time.Time{}, time.Time{}
+		t.pod, t.silence, t.announcedAt = o.pod.UID, silence{}, time.Time{}
 	}
 	o.announcedAt = t.announcedAt
+}
+
+// silence is for how long an agent has given no useful answer.
+type silence struct {
+	// askedAt is when it was asked last; zero if it answered then.
+	askedAt time.Time
+	// noAnswer is how long it did not answer at all, refusal how long it answered only that it does not let the controller in.
+	noAnswer, refusal time.Duration
+}
+
+// note records how the agent answered. Only the time between two questions that failed in the same way counts, and little of it if they are far
+// apart: nothing is known of an agent that was not asked, or that the controller could not ask.
+func (s *silence) note(now time.Time, err error) {
+	if err == nil {
+		*s = silence{}
+		return
+	}
+	since := time.Duration(0)
+	if !s.askedAt.IsZero() {
+		since = min(now.Sub(s.askedAt), maxAskInterval)
+	}
+	s.askedAt = now
+	if client.Silent(err) {
+		s.noAnswer += since
+	}
+	if failed, ok := errors.AsType[*client.Error](err); ok && failed.Answered {
+		s.noAnswer, s.refusal = 0, s.refusal+since
+	}
 }
 
 // retryCreationAt returns when the next attempt to get a pod may be made. The delay grows from 2 s to 30 s.
