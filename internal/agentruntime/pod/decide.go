@@ -240,7 +240,7 @@ func needsAnswer(o *observation) bool {
 // needsEvents returns the UID of the object whose events the decision needs; empty if it needs none.
 func needsEvents(o *observation) types.UID {
 	switch {
-	case o.statefulSet == nil:
+	case o.statefulSet == nil || o.pod == nil && o.idle:
 		return ""
 	case o.pod == nil:
 		return o.statefulSet.UID

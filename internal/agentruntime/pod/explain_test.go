@@ -153,6 +153,7 @@ func TestEventsAreReadOnlyWhenTheyMayExplainSomething(t *testing.T) {
 	}{
 		{"ready", func(*observation) {}, BeEmpty()},
 		{"no pod", withoutPod, BeEquivalentTo("set")},
+		{"no pod, because there is nothing to do", of(withoutPod, func(o *observation) { o.idle = true }), BeEmpty()},
 		{"no StatefulSet", of(withoutPod, func(o *observation) { o.statefulSet = nil }), BeEmpty()},
 		{"starting slowly", waits("ContainerCreating", ""), BeEquivalentTo("pod")},
 		{"just started", of(waits("ContainerCreating", ""), func(o *observation) { o.pod.CreationTimestamp = ago(time.Second) }), BeEmpty()},
