@@ -27,6 +27,9 @@ const (
 	busyInterval = 10 * time.Second
 	// outdatedAgentInterval is the same for a pod that may as well stay.
 	outdatedAgentInterval = time.Minute
+	// keptInterval is how long to wait before a pod that works, but has an outdated agent, is replaced after it could not be deleted. Each attempt
+	// makes the Workspace not ready for announceTime.
+	keptInterval = 10 * time.Minute
 	// announceTime is how long the status announces that the pod is about to be replaced before the pod is replaced. After that time, the
 	// agent is asked once more, in case a client that did not see the status in time has started an operation.
 	announceTime = time.Second
@@ -165,6 +168,9 @@ func decideOnRevision(o *observation) decision {
 func decideOnAgent(o *observation, status agentruntime.Status) decision {
 	switch {
 	case !o.statefulSetIsApplied():
+		return decision{status: status}
+	case o.agentRuns() && o.now.Before(o.keptUntil):
+		status.RetryAfter = o.keptUntil.Sub(o.now)
 		return decision{status: status}
 	case !o.rollAsked:
 		return decision{status: status, action: actionQueue}

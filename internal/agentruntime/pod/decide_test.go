@@ -71,6 +71,9 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		{"another controller, idle", changedByController, false, actionAnnounce, announceTime},
 		{"another controller, idle, told", of(changedByController, announcedFor(announceTime)), false, actionReplace, 0},
 		{"another controller, turn not asked for", of(changedByController, func(o *observation) { o.rollAsked, o.mayRoll = false, false }), true, actionQueue, 0},
+		{"another controller, could not be deleted", of(changedByController, func(o *observation) {
+			o.rollAsked, o.mayRoll, o.keptUntil = false, false, noon.Add(time.Minute)
+		}), true, actionNone, time.Minute},
 		{"another controller, not its turn", of(changedByController, notYours), true, actionNone, 0},
 		{"another controller, busy", of(changedByController, busy), true, actionNone, outdatedAgentInterval},
 		{"another controller, silent", of(changedByController, silentFor(time.Second)), true, actionNone, silentInterval},

@@ -85,6 +85,8 @@ type observation struct {
 	// answered is true when a probe found the agent before the kubelet reported that its container runs. renewing is true when the agent does not
 	// have the key pair yet that is in the Secret now. See keepConnection.
 	answered, renewing bool
+	// keptUntil is the time until which a pod with an outdated agent stays, because it could not be deleted.
+	keptUntil time.Time
 	// announcedAt is the time since which the status says that the pod is about to be replaced; zero when it does not.
 	announcedAt time.Time
 }
@@ -99,10 +101,10 @@ type agentAnswer struct {
 }
 
 // observe reads what decide needs besides the objects that were applied. What costs little is read first.
-func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) error {
-	var err error
-	if o.events, err = r.readEvents(ctx, workspace, o); err != nil {
-		return err
+func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) (err error) {
+	if o.events, err = r.readEvents(ctx, workspace, o); err != nil && ctx.Err() == nil {
+		// The status of the pod is worth more than the events, which only add a cause.
+		r.options.Log.Info("cannot read the events about a pod, so its status may lack the cause", "workspace", keyOf(workspace), "problem", err.Error())
 	}
 	return r.observeAgent(ctx, t, workspace, o)
 }

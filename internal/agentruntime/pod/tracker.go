@@ -34,10 +34,12 @@ type memory struct {
 	missingSince time.Time
 	retries      int
 	retriedAt    time.Time
-	// pod is the UID of the pod to which silence and announcedAt refer.
+	// pod is the UID of the pod to which silence, announcedAt and keptAt refer.
 	pod         types.UID
 	silence     silence
 	announcedAt time.Time
+	// keptAt is when that pod could not be deleted although its agent is outdated; zero when that was not tried.
+	keptAt time.Time
 	// delivery is how the agent gets into the pod, if that is found out; empty until then. The cache may be behind what was written, so it does
 	// not decide again.
 	delivery AgentDelivery
@@ -78,9 +80,9 @@ func (t *tracker) update(o *observation) {
 	}
 	t.missingSince, t.retries, t.retriedAt = time.Time{}, 0, time.Time{}
 	if t.pod != o.pod.UID {
-		t.pod, t.silence, t.announcedAt = o.pod.UID, silence{}, time.Time{}
+		t.pod, t.silence, t.announcedAt, t.keptAt = o.pod.UID, silence{}, time.Time{}, time.Time{}
 	}
-	o.announcedAt = t.announcedAt
+	o.announcedAt, o.keptUntil = t.announcedAt, t.keptAt.Add(keptInterval)
 }
 
 // silence is for how long an agent has given no useful answer.

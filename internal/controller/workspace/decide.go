@@ -81,6 +81,9 @@ func decide(o observation) decision {
 	case o.err != nil:
 		d.state, d.reason, d.retry, d.after = stateFailing, reasonOf(o.err), o.err, 0
 		d.message = fmt.Sprintf("cannot talk to the agent, trying again: %v", o.err)
+		if !o.agent.Ready {
+			d.message = fmt.Sprintf("cannot look after the agent, trying again: %v", o.err)
+		}
 	case o.agent.Ready && cli.Problem(o.pulumiVersion, o.structured) != "":
 		// The agent works, but its CLI lacks what the Workspace needs. In a pod, another CLI means another image and thus another generation.
 		// Where the CLI is the one of the machine, the agent rests at times, and askVersion then starts one that examines the CLI again.

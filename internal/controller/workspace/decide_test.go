@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,6 +140,7 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 					g.Expect(d.retry).NotTo(HaveOccurred())
 				} else {
 					g.Expect(d.retry).To(Equal(tt.retry))
+					g.Expect(strings.HasPrefix(d.message, "cannot talk to the agent")).To(Equal(tt.observed.agent.Ready), "that says who fails: %s", d.message)
 				}
 				lint(g, workspace)
 			}
