@@ -234,7 +234,7 @@ func needsAnswer(o *observation) bool {
 	case !o.ownsRunningAgent():
 		return false
 	case o.pod.DeletionTimestamp != nil && !o.idle:
-		return !o.now.Before(o.deletedAt().Add(signalTime))
+		return !o.now.Before(o.deletedAt().Add(signalTime)) && !explainTerminating(o).Failing
 	case o.isOfAnother():
 		return false // nobody in it can answer
 	case o.idle:

@@ -254,7 +254,8 @@ func TestPodWhoseAgentDidNotGetTheSignalEndsSooner(t *testing.T) {
 		"not running":                      {of(ends(late), waits("CrashLoopBackOff", "")), false, actionNone, 10*time.Minute - late + endSlack},
 		"somebody else's":                  {of(ends(late), foreign), false, actionNone, maxInterval},
 		"has a short grace period already": {of(ends(late), deleted(time.Second), short), false, actionNone, time.Second + endSlack},
-		"its time is over":                 {ends(10*time.Minute + endSlack + time.Second), true, actionNone, 0},
+		"its node does not answer":         {of(ends(late), lostNode), false, actionNone, 10*time.Minute - late + endSlack},
+		"its time is over":                 {ends(10*time.Minute + endSlack + time.Second), false, actionNone, 0},
 		"deleted without grace":            {deleted(0), false, actionNone, endSlack},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -98,6 +98,11 @@ func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reas
 	}
 }
 
+// lostNode makes the node controller mark the pod of a node that does not answer.
+func lostNode(o *observation) {
+	of(condition(corev1.PodReady, corev1.ConditionFalse, "", ""), condition(corev1.ContainersReady, corev1.ConditionTrue, "", ""))(o)
+}
+
 // unready removes the status of the container: the kubelet has not reported it yet.
 func unready(o *observation) {
 	o.pod.Status.Phase, o.pod.Status.ContainerStatuses = corev1.PodPending, nil
