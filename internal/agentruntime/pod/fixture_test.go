@@ -44,6 +44,10 @@ func observed(changes ...func(*observation)) *observation {
 	for _, change := range changes {
 		change(o)
 	}
+	if o.pod != nil {
+		// The cache has no more of a pod than this.
+		_, _ = strip(o.pod)
+	}
 	return o
 }
 
