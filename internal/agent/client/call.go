@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
@@ -78,6 +79,9 @@ func call[Request, Response any](
 	if failed, ok := errors.AsType[*Error](err); ok {
 		// Every answer has a trailer, if only with the type of its content; an error that gRPC made here has none.
 		failed.Answered = *refused != nil || len(trailer) > 0
+		if failed.Code == codes.Unauthenticated {
+			c.rejected()
+		}
 	}
 	return none, err
 }

@@ -43,7 +43,7 @@ func (f *fakeAgent) WatchOperation(_ *agentpb.WatchOperationRequest, stream grpc
 }
 
 // serve serves the fake agent and returns a client for it.
-func serve(t *testing.T, fake *fakeAgent) *client.Client {
+func serve(t *testing.T, fake *fakeAgent, options ...client.Options) *client.Client {
 	t.Helper()
 	g := NewWithT(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func serve(t *testing.T, fake *fakeAgent) *client.Client {
 	agentpb.RegisterAgentServer(server, fake)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	agent, err := client.New(listener.Addr().String(), client.Options{})
+	agent, err := client.New(listener.Addr().String(), append(options, client.Options{})[0])
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = agent.Close() })
 	return agent
@@ -100,6 +100,20 @@ func TestErrorsCanBeDecidedOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestCredentialsThatAreRejectedAreReported(t *testing.T) {
+	g := NewWithT(t)
+	var answer error
+	rejected := 0
+	agent := serve(t, &fakeAgent{answer: func() error { return answer }}, client.Options{Rejected: func() { rejected++ }})
+	for _, answer = range []error{nil, status.Error(codes.PermissionDenied, "you?"), status.Error(codes.Unavailable, "stopping")} {
+		_, _ = agent.GetInfo(t.Context())
+	}
+	g.Expect(rejected).To(BeZero())
+	answer = status.Error(codes.Unauthenticated, "not signed with a key of this cluster")
+	g.Expect(agent.GetInfo(t.Context())).Error().To(MatchError(client.ErrDenied))
+	g.Expect(rejected).To(Equal(1))
 }
 
 func TestACallEndsWithItsContext(t *testing.T) {

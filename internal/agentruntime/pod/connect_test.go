@@ -125,6 +125,18 @@ func TestRealAgentWithTheCommandOfItsPodLetsTheControllerIn(t *testing.T) {
 	s.Expect(info.GetPulumiVersion()).To(HavePrefix("v3."))
 }
 
+func TestTokenThatAnAgentRejectsIsDroppedByEveryCaller(t *testing.T) {
+	s, workspace, _, agent := startReady(t)
+	connection, err := s.runtime.Connect(t.Context(), workspace)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(connection.GetInfo(t.Context())).Error().NotTo(HaveOccurred())
+	first := agent.token.Load()
+	agent.revoked.Store(first)
+	// A young token stays.
+	s.Eventually(func() error { _, err := connection.GetInfo(t.Context()); return err }).WithPolling(time.Second).Should(Succeed())
+	s.Expect(agent.token.Load()).NotTo(Equal(first))
+}
+
 func TestAgentThatAnswersOrWasNotAskedIsNotSilent(t *testing.T) {
 	s, workspace, _, agent := startReady(t)
 	withoutTokens, err := credentials.NewTokens(cluster.Config())

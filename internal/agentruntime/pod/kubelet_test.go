@@ -124,8 +124,10 @@ type fakeAgent struct {
 	busy atomic.Bool
 	// denies makes it let nobody in.
 	denies atomic.Bool
-	ended  atomic.Pointer[time.Time]
-	asked  atomic.Int32
+	// token is what the last caller sent, revoked what the agent does not accept.
+	token, revoked atomic.Value
+	ended          atomic.Pointer[time.Time]
+	asked          atomic.Int32
 }
 
 func (f *fakeAgent) GetInfo(ctx context.Context, _ *agentpb.GetInfoRequest) (*agentpb.Info, error) {
@@ -136,6 +138,9 @@ func (f *fakeAgent) GetInfo(ctx context.Context, _ *agentpb.GetInfoRequest) (*ag
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(values) != 1 || !strings.HasPrefix(values[0], "Bearer ") {
 		return nil, status.Error(codes.Unauthenticated, "who?")
+	}
+	if f.token.Store(values[0]); f.revoked.Load() == values[0] {
+		return nil, status.Error(codes.Unauthenticated, "not signed with a key of this cluster")
 	}
 	info := &agentpb.Info{}
 	if f.busy.Load() {

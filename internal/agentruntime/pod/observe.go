@@ -2,12 +2,10 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,7 +13,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
-	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
@@ -171,10 +168,6 @@ func (r *Runtime) askAgent(ctx context.Context, t *tracker, workspace *autov1alp
 	asked := err == nil
 	if asked {
 		info, err = agent.GetInfo(asking)
-	}
-	if failed, ok := errors.AsType[*client.Error](err); ok && failed.Code == codes.Unauthenticated {
-		// The token may have been revoked before its time.
-		r.tokens.Drop(credentials.Audience(workspace.Namespace, workspace.Name))
 	}
 	if ctx.Err() != nil {
 		return agentAnswer{err: ctx.Err()}
