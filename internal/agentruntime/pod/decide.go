@@ -96,9 +96,9 @@ func decide(o *observation) decision {
 
 func decideOnPod(o *observation) decision {
 	switch {
-	case o.rejected != nil && !o.podHasInputs():
+	case o.rejected != nil && (!o.podHasInputs() || o.statefulSet == nil):
 		// A pod that has the user's inputs stays although the API server did not accept the objects: this controller wants other objects than its
-		// predecessor did.
+		// predecessor did. Without its StatefulSet, it is nobody's.
 		return decision{status: *o.rejected}
 	case o.idle && o.statefulSet != nil:
 		return decideOnIdle(o)

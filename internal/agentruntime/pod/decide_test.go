@@ -231,6 +231,10 @@ func TestRefusedObjectsDoNotStopAPodThatIsWhatTheUserWants(t *testing.T) {
 	g.Expect(d.status).To(And(HaveField("Ready", false), HaveField("Reason", autov1alpha1.ObjectRejectedReason)))
 	g.Expect(d.action).To(Equal(actionNone))
 	g.Expect(decide(observed(withoutPod, func(o *observation) { o.rejected = &agentruntime.Status{Reason: "x"} })).status.Reason).To(Equal("x"))
+	orphaned := func(o *observation) {
+		o.rejected, o.statefulSet = &agentruntime.Status{Reason: "x", RetryAfter: time.Minute}, nil
+	}
+	g.Expect(decide(observed(orphaned)).status).To(Equal(agentruntime.Status{Reason: "x", RetryAfter: time.Minute}))
 }
 
 func TestPodWhoseAgentDidNotGetTheSignalEndsSooner(t *testing.T) {
