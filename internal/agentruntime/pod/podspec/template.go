@@ -48,7 +48,10 @@ const (
 	imagePath   = "/opt/stack-controller"
 	imageAgent  = imagePath + "/ko-app/agent"
 
-	portName  = "grpc"
+	portName = "grpc"
+	// servicePortName is the name of the same port in the Service. A service mesh takes the protocol from the beginning of the name.
+	servicePortName = "tls-grpc"
+
 	agentPath = sharePath + "/agent"
 	envFile   = sharePath + "/.env"
 
