@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -157,6 +158,9 @@ func decideOnRevision(o *observation) decision {
 	case !o.statefulSetIsApplied():
 		// The watch on the StatefulSet brings the Workspace back.
 		return decision{status: status}
+	case o.restartsFor() > 0:
+		status.RetryAfter = o.restartsFor()
+		return decision{status: status}
 	case !o.agentRuns():
 		return decision{status: status, action: actionReplace}
 	}
@@ -172,6 +176,9 @@ func decideOnAgent(o *observation, status agentruntime.Status) decision {
 	case o.agentRuns() && o.now.Before(o.keptUntil):
 		status.RetryAfter = o.keptUntil.Sub(o.now)
 		return decision{status: status}
+	case o.restartsFor() > 0:
+		status.RetryAfter = o.restartsFor()
+		return decision{status: status}
 	case !o.rollAsked:
 		return decision{status: status, action: actionQueue}
 	case !o.agentRuns():
@@ -183,6 +190,24 @@ func decideOnAgent(o *observation, status agentruntime.Status) decision {
 	}
 	announced := agentruntime.Status{Reason: autov1alpha1.RollingUpdateReason, Message: "the pod is being replaced because the controller has another agent, or another key pair for it"}
 	return decideOnAnswer(o, status, announced, outdatedAgentInterval)
+}
+
+// restartsFor returns for how long the agent may still be expected to run again, after its container ended a moment ago or its node restarted:
+// it then has the results of its operations, of which some may not be recorded. A container that crashes again and again is not expected back.
+func (o *observation) restartsFor() time.Duration {
+	container := containerOf(o.pod, autov1alpha1.PulumiContainerName)
+	over := o.pod.Status.Phase == corev1.PodFailed || o.pod.Status.Phase == corev1.PodSucceeded
+	if container == nil || over || o.agentRuns() || o.isOfAnother() {
+		return 0
+	}
+	if waiting := container.State.Waiting; waiting != nil && waiting.Reason == "CrashLoopBackOff" {
+		return 0
+	}
+	ended := cmp.Or(container.State.Terminated, container.LastTerminationState.Terminated)
+	if ended == nil || ended.StartedAt.Unix() <= 0 {
+		return 0
+	}
+	return max(0, maxSilence-o.now.Sub(ended.FinishedAt.Time))
 }
 
 // decideOnAnswer replaces the pod when its agent agrees, or has given no useful answer for long. Until then the status is waiting, and from then on

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -39,6 +40,15 @@ func announcedFor(d time.Duration) func(*observation) {
 
 func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 	notRunning := waits("CrashLoopBackOff", "")
+	killed := corev1.ContainerStateTerminated{Reason: "OOMKilled", StartedAt: ago(time.Hour), FinishedAt: ago(time.Minute)}
+	restarts := container(func(s *corev1.ContainerStatus) { s.State.Terminated = &killed })
+	restarted := container(func(s *corev1.ContainerStatus) {
+		s.RestartCount, s.LastTerminationState.Terminated, s.State.Waiting = 1, &killed, &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+	})
+	crashes := ended(7, killed)
+	longAgo := container(func(s *corev1.ContainerStatus) {
+		s.State.Terminated = &corev1.ContainerStateTerminated{StartedAt: ago(time.Hour), FinishedAt: ago(maxSilence)}
+	})
 	behind := func(o *observation) { o.statefulSet.Status.ObservedGeneration = 1 }
 	notYours := func(o *observation) { o.mayRoll = false }
 	for _, tt := range []struct {
@@ -59,6 +69,11 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		{"the user's change, denies", of(changedByUser, deniesFor(maxSilence)), false, actionNone, silentInterval},
 		{"the user's change, denies for long", of(changedByUser, deniesFor(maxRefusal)), false, actionAnnounce, announceTime},
 		{"the user's change, not running", of(changedByUser, notRunning), false, actionReplace, 0},
+		{"the user's change, restarting", of(changedByUser, restarts), false, actionNone, maxSilence - time.Minute},
+		{"the user's change, restarting with its node", of(changedByUser, restarted), false, actionNone, maxSilence - time.Minute},
+		{"the user's change, crashing again and again", of(changedByUser, crashes), false, actionReplace, 0},
+		{"the user's change, not restarted for long", of(changedByUser, longAgo), false, actionReplace, 0},
+		{"of the operator, restarting", of(ofTheOperator, restarts), false, actionReplace, 0},
 		{"the user's change, not known to the StatefulSet controller", of(changedByUser, behind), false, actionNone, 0},
 		{"the user's change, of a pod that is ending", of(changedByUser, deleted(time.Minute)), false, actionNone, time.Minute + endSlack},
 
@@ -79,6 +94,7 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		{"another controller, silent", of(changedByController, silentFor(time.Second)), true, actionNone, silentInterval},
 		{"another controller, silent for long", of(changedByController, silentFor(maxSilence), announcedFor(announceTime)), false, actionReplace, 0},
 		{"another controller, not running", of(changedByController, notRunning, notYours), false, actionReplace, 0},
+		{"another controller, restarting", of(changedByController, restarts, notYours), false, actionNone, maxSilence - time.Minute},
 		{"another controller, not known to the StatefulSet controller", of(changedByController, behind), true, actionNone, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
