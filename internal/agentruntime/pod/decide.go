@@ -79,9 +79,10 @@ type decision struct {
 //     Runtime.keepScaledDown in act.go
 //   - whether an existing object may be used or taken over: checkOwner in objects.go
 //   - which errors become a status, so that Ensure does not return them: refusalStatus in objects.go
+//   - what the status is when the API server did not permit the action: Runtime.withoutAction in act.go
 //   - when the creation of a pod is tried again: tracker.retryCreationAt in tracker.go
 //   - how many pods are replaced at the same time for another agent: rollout in rollout.go
-//   - whether an agent is busy, or has stopped answering: Runtime.askAgent in observe.go
+//   - whether an agent is busy, or has stopped answering: Runtime.askAgent in observe.go, silence.note in tracker.go
 //   - whether an agent is found before the kubelet reports that it runs: Runtime.foundAgent in connect.go
 func decide(o *observation) decision {
 	d := decideOnPod(o)
