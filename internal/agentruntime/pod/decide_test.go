@@ -218,6 +218,7 @@ func TestAgentIsSilentOnlyForAsLongAsItWasAsked(t *testing.T) {
 		"while others kept it":     {[]asked{{0, silent}, {10 * time.Second, &client.Error{Kind: client.ErrUnasked}}, {5 * time.Second, silent}}, 5 * time.Second, 0},
 		"it denied":                {[]asked{{0, denied}, {10 * time.Second, denied}}, 0, 10 * time.Second},
 		"it cannot decide":         {[]asked{{0, denied}, {10 * time.Second, &client.Error{Kind: client.ErrUnavailable, Answered: true}}}, 0, 10 * time.Second},
+		"no agent answers":         {[]asked{{0, &client.Error{}}, {10 * time.Second, &client.Error{}}}, 0, 10 * time.Second},
 		"it denied after silence":  {[]asked{{0, silent}, {10 * time.Second, silent}, {10 * time.Second, denied}}, 0, 10 * time.Second},
 		"it was silent in between": {[]asked{{0, denied}, {10 * time.Second, denied}, {10 * time.Second, silent}}, 10 * time.Second, 10 * time.Second},
 	} {

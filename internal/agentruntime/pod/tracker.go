@@ -89,12 +89,12 @@ func (t *tracker) update(o *observation) {
 type silence struct {
 	// askedAt is when it was asked last; zero if it answered then.
 	askedAt time.Time
-	// noAnswer is how long it did not answer at all, refusal how long it answered only that it does not let the controller in.
+	// noAnswer is how long it did not answer at all, refusal how long it answered only that it does not let the controller in, or nothing useful.
 	noAnswer, refusal time.Duration
 }
 
-// note records how the agent answered. Only the time between two questions that failed in the same way counts, and little of it if they are far
-// apart: nothing is known of an agent that was not asked, or that the controller could not ask.
+// note records how the agent answered. Only the time since the question before counts, and little of it if that was long ago: nothing is known of
+// an agent that was not asked.
 func (s *silence) note(now time.Time, err error) {
 	if err == nil {
 		*s = silence{}
@@ -105,10 +105,11 @@ func (s *silence) note(now time.Time, err error) {
 		since = min(now.Sub(s.askedAt), maxAskInterval)
 	}
 	s.askedAt = now
-	if client.Silent(err) {
+	switch {
+	case errors.Is(err, client.ErrUnasked):
+	case client.Silent(err):
 		s.noAnswer += since
-	}
-	if failed, ok := errors.AsType[*client.Error](err); ok && failed.Answered {
+	default:
 		s.noAnswer, s.refusal = 0, s.refusal+since
 	}
 }
