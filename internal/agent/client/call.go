@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
@@ -59,17 +61,27 @@ func call[Request, Response any](
 	defer cancel()
 	options, refused := limit.options()
 	start := time.Now()
-	bounded, done := c.group.wait(limited, suspect)
-	response, err := method(bounded, request, options...)
-	crowded := errors.Is(context.Cause(bounded), errCrowded)
-	inVain := err != nil && (crowded || time.Since(start) >= promptTime)
+	bounded, done := c.group.wait(limited, suspect, c.isConnected)
+	var trailer metadata.MD
+	response, err := method(bounded, request, append(options, grpc.Trailer(&trailer))...)
+	given := context.Cause(bounded)
+	unasked := errors.Is(given, errCrowded) || errors.Is(given, errUnconnected)
+	inVain := err != nil && (unasked || time.Since(start) >= promptTime)
 	c.suspect.Store(inVain)
 	done(inVain)
 	if err == nil {
 		return response, nil
 	}
-	if crowded && ctx.Err() == nil && *refused == nil {
-		return none, &Error{What: what, Message: errCrowded.Error(), Kind: ErrUnavailable}
+	if unasked && ctx.Err() == nil && *refused == nil {
+		return none, &Error{What: what, Message: given.Error(), Kind: ErrUnasked}
 	}
-	return none, failure(ctx, what, *refused, err)
+	err = failure(ctx, what, *refused, err)
+	if failed, ok := errors.AsType[*Error](err); ok {
+		// Every answer has a trailer, if only with the type of its content; an error that gRPC made here has none.
+		failed.Answered = *refused != nil || len(trailer) > 0
+		if failed.Code == codes.Unauthenticated {
+			c.rejected()
+		}
+	}
+	return none, err
 }

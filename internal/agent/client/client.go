@@ -18,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -51,6 +52,8 @@ type Options struct {
 	TransportCredentials credentials.TransportCredentials
 	// PerRPCCredentials authenticate the caller to the agent.
 	PerRPCCredentials credentials.PerRPCCredentials
+	// Rejected, if set, is called after a call that ended because nobody knows the caller: its credentials may have been revoked before their time.
+	Rejected func()
 	// Group is the group of the agents with the same owner. If it is nil, the agent has a group of its own.
 	Group *Group
 }
@@ -60,6 +63,7 @@ type Client struct {
 	connection *grpc.ClientConn
 	agent      agentpb.AgentClient
 	group      *Group
+	rejected   func()
 	// suspect is true if the last call to the agent waited and failed.
 	suspect atomic.Bool
 }
@@ -98,8 +102,17 @@ func New(address string, options Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create client for agent %s: %w", address, err)
 	}
-	return &Client{connection: connection, agent: agentpb.NewAgentClient(connection), group: cmp.Or(options.Group, newGroup())}, nil
+	rejected := options.Rejected
+	if rejected == nil {
+		rejected = func() {}
+	}
+	return &Client{
+		connection: connection, agent: agentpb.NewAgentClient(connection), group: cmp.Or(options.Group, newGroup()), rejected: rejected,
+	}, nil
 }
+
+// isConnected reports whether a call can be sent at once.
+func (c *Client) isConnected() bool { return c.connection.GetState() == connectivity.Ready }
 
 // Close ends the connection and every call that uses it.
 func (c *Client) Close() error {

@@ -43,7 +43,7 @@ func (f *fakeAgent) WatchOperation(_ *agentpb.WatchOperationRequest, stream grpc
 }
 
 // serve serves the fake agent and returns a client for it.
-func serve(t *testing.T, fake *fakeAgent) *client.Client {
+func serve(t *testing.T, fake *fakeAgent, options ...client.Options) *client.Client {
 	t.Helper()
 	g := NewWithT(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func serve(t *testing.T, fake *fakeAgent) *client.Client {
 	agentpb.RegisterAgentServer(server, fake)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	agent, err := client.New(listener.Addr().String(), client.Options{})
+	agent, err := client.New(listener.Addr().String(), append(options, client.Options{})[0])
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = agent.Close() })
 	return agent
@@ -91,6 +91,8 @@ func TestErrorsCanBeDecidedOn(t *testing.T) {
 			_, err := agent.GetInfo(t.Context())
 			var typed *client.Error
 			g.Expect(errors.As(err, &typed)).To(BeTrue())
+			g.Expect(typed.Answered).To(BeTrue())
+			g.Expect(client.Silent(err)).To(BeFalse())
 			g.Expect(err).To(MatchError(HavePrefix("get agent info: ")))
 			g.Expect(err).To(MatchError(ContainSubstring(status.Convert(tt.answer).Message())))
 			for _, kind := range kinds {
@@ -98,6 +100,20 @@ func TestErrorsCanBeDecidedOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestCredentialsThatAreRejectedAreReported(t *testing.T) {
+	g := NewWithT(t)
+	var answer error
+	rejected := 0
+	agent := serve(t, &fakeAgent{answer: func() error { return answer }}, client.Options{Rejected: func() { rejected++ }})
+	for _, answer = range []error{nil, status.Error(codes.PermissionDenied, "you?"), status.Error(codes.Unavailable, "stopping")} {
+		_, _ = agent.GetInfo(t.Context())
+	}
+	g.Expect(rejected).To(BeZero())
+	answer = status.Error(codes.Unauthenticated, "not signed with a key of this cluster")
+	g.Expect(agent.GetInfo(t.Context())).Error().To(MatchError(client.ErrDenied))
+	g.Expect(rejected).To(Equal(1))
 }
 
 func TestACallEndsWithItsContext(t *testing.T) {
@@ -139,7 +155,9 @@ func TestAnAgentThatIsNotThereIsUnavailable(t *testing.T) {
 	for _, address := range []string{"unix:" + filepath.Join(t.TempDir(), "s"), "127.0.0.1:1"} {
 		agent, err := client.New(address, client.Options{})
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(agent.GetInfo(t.Context())).Error().To(MatchError(client.ErrUnavailable))
+		_, err = agent.GetInfo(t.Context())
+		g.Expect(err).To(MatchError(client.ErrUnavailable))
+		g.Expect(client.Silent(err)).To(BeTrue())
 		g.Expect(agent.WatchOperation(t.Context(), "a", ignore)).Error().To(MatchError(client.ErrUnavailable))
 		g.Expect(agent.PushSource(t.Context(), "d", 1, strings.NewReader("x"))).To(MatchError(client.ErrUnavailable))
 		g.Expect(agent.Close()).To(Succeed())

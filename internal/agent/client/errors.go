@@ -25,6 +25,9 @@ var (
 	// ErrUnavailable means that the agent cannot be reached, does not answer in time, or is stopping. The call may or may not have had an
 	// effect; every call may be repeated.
 	ErrUnavailable = errors.New("the agent is unavailable")
+	// ErrUnasked is the ErrUnavailable of a call that was given up early, because calls to other agents wait, or because there is no connection
+	// yet. It says nothing about the agent.
+	ErrUnasked = fmt.Errorf("%w for now", ErrUnavailable)
 	// ErrInvalid means that the request, or the archive, can never work.
 	ErrInvalid = errors.New("the agent refuses the request")
 	// ErrFetchFailed means that the agent could not download the artifact; try again later.
@@ -52,6 +55,9 @@ type Error struct {
 	Kind error
 	// Code is the gRPC status code of the answer.
 	Code codes.Code
+	// Answered is true if the error is an answer of the agent to a unary call. It is false if there was no answer, or if there was no token for
+	// the call.
+	Answered bool
 }
 
 // Error returns what was attempted, and the kind and message of the failure.
@@ -72,6 +78,14 @@ func (e *Error) Unwrap() error {
 func Unanswered(err error) bool {
 	failed := (*Error)(nil)
 	return err != nil && (!errors.As(err, &failed) || errors.Is(err, ErrUnavailable) || errors.Is(err, errBadAnswer))
+}
+
+// Silent reports whether a unary call failed because the agent gave no answer, although it had the time for one.
+func Silent(err error) bool {
+	if failed, ok := errors.AsType[*Error](err); ok {
+		return !failed.Answered && errors.Is(failed, ErrUnavailable) && !errors.Is(failed, ErrUnasked)
+	}
+	return errors.Is(err, context.DeadlineExceeded)
 }
 
 // deadlineSlack is how much earlier than the caller's own timer the agent may notice the caller's deadline.

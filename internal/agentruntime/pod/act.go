@@ -45,8 +45,7 @@ const (
 // Secrets are read from the API server: a cache would hold all Secrets of the cluster, and would need the right to list them.
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
 
-// applyObjects creates or updates the objects of the Workspace, and returns an observation that has them. When the API server refuses the
-// objects, an existing StatefulSet stays in the observation: its pod may be just what the user wants.
+// applyObjects creates or updates the objects of the Workspace, and returns an observation that has them, or that they were rejected.
 func (r *Runtime) applyObjects(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, idle bool) (*observation, error) {
 	certificate, err := r.certificate(ctx, workspace)
 	if apierrors.IsNotFound(err) {
@@ -84,15 +83,34 @@ func (r *Runtime) applyObjects(ctx context.Context, t *tracker, workspace *autov
 	if err == nil {
 		return o, nil
 	}
-	if o.rejected = refusalStatus(err); o.rejected == nil {
-		return nil, err
+	return o, r.reject(ctx, workspace, o, err)
+}
+
+// reject makes an observation after the objects could not be applied, with an existing StatefulSet, because its pod may be just what the user
+// wants. Then it does not matter for what reason they could not be applied, for example a webhook that does not answer. Otherwise it returns
+// the error if it is one to try again at once.
+func (r *Runtime) reject(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation, failed error) error {
+	o.rejected = refusalStatus(failed)
+	if o.rejected == nil && (ctx.Err() != nil || !o.podHasInputs()) {
+		return failed
 	}
 	o.statefulSet = &appsv1.StatefulSet{}
-	found, err := r.get(ctx, workspace, objects.StatefulSet.Name, o.statefulSet)
+	found, err := r.get(ctx, workspace, o.desired.Name, o.statefulSet)
 	if !found || !metav1.IsControlledBy(o.statefulSet, workspace) {
 		o.statefulSet = nil
 	}
-	return o, err
+	switch {
+	case err != nil:
+		return err
+	case o.rejected == nil && o.statefulSet == nil:
+		return failed
+	case o.rejected == nil:
+		r.options.Log.Info("cannot apply an object of a workspace, whose pod stays as it is; trying again", "workspace", keyOf(workspace), "problem", failed.Error())
+		rejected := failing(autov1alpha1.ObjectRejectedReason, "the API server does not accept it, trying again: %s", quote(failed.Error()))
+		rejected.RetryAfter = rejectedInterval
+		o.rejected = &rejected
+	}
+	return nil
 }
 
 // keepScaledDown sets the desired StatefulSet of an idle Workspace to no replicas if it is scaled down already, or if there is no pod. A
@@ -298,7 +316,40 @@ func (r *Runtime) act(ctx context.Context, t *tracker, workspace *autov1alpha1.W
 		log.Info("shortening the time that the pod has to end: its agent has nothing to do and did not get the signal", "pod", o.pod.Name)
 		err = r.deletePod(ctx, o.pod, client.GracePeriodSeconds(shortGrace))
 	}
-	return d.status, err
+	if err == nil || ctx.Err() != nil {
+		return d.status, err
+	}
+	log.Info("cannot change the pod, trying again", "action", d.action, "problem", err.Error())
+	return r.withoutAction(t, keyOf(workspace), o, d, err), nil
+}
+
+// withoutAction returns the status after the action failed. A pod that works still works when it may not be deleted.
+func (r *Runtime) withoutAction(t *tracker, key types.NamespacedName, o *observation, d decision, failed error) agentruntime.Status {
+	retry := conflictInterval
+	if refusalStatus(failed) != nil {
+		retry = rejectedInterval
+	}
+	status := d.status
+	switch {
+	case d.action == actionReplace && o.agentIsOutdated():
+		// The pod may as well stay. The place among those that are replaced goes to another one.
+		t.keptAt, t.announcedAt = o.now, time.Time{}
+		r.rollout.end(key)
+		status = explainPod(o)
+		if o.agentRuns() {
+			retry = keptInterval
+		}
+	case d.action == actionReplace:
+		status.Failing = true
+		status.Message += "; it cannot be deleted, trying again: " + quote(failed.Error())
+	case d.action == actionScaleDown:
+		status.Message += "; the StatefulSet cannot be scaled down, trying again: " + quote(failed.Error())
+	case d.action == actionRetryCreation:
+		// The StatefulSet controller tries again by itself, and the message says why it could not create the pod.
+		return status
+	}
+	status.RetryAfter = retry
+	return status
 }
 
 // retryCreation changes an annotation of the StatefulSet that has no other effect, so that the StatefulSet controller tries again.

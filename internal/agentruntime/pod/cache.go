@@ -18,6 +18,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 )
 
+// maxInitContainers is of how many init containers of a pod the cache keeps something.
+const maxInitContainers = 10
+
 // CachedObjects limits a manager's cache to the objects of workspaces and to the fields that this package reads. The size of the cache then
 // depends on the number of Workspaces, not on the number of pods in the cluster.
 func CachedObjects() map[client.Object]cache.ByObject {
@@ -31,7 +34,7 @@ func strip(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Pod:
 		stripMeta(&object.ObjectMeta)
-		object.Spec = corev1.PodSpec{NodeName: object.Spec.NodeName}
+		object.Spec = corev1.PodSpec{NodeName: object.Spec.NodeName, InitContainers: stripInitContainers(object.Spec.InitContainers)}
 		status := object.Status
 		object.Status = corev1.PodStatus{
 			Phase: status.Phase, Reason: status.Reason, Message: status.Message, PodIP: status.PodIP, Conditions: status.Conditions,
@@ -47,6 +50,16 @@ func strip(object any) (any, error) {
 		stripMeta(&object.ObjectMeta)
 	}
 	return object, nil
+}
+
+// stripInitContainers keeps what podspec.ExpectsFiles reads: the names of the user's init containers that see the volume of the source.
+func stripInitContainers(containers []corev1.Container) (kept []corev1.Container) {
+	for _, one := range containers[:min(len(containers), maxInitContainers)] {
+		if podspec.SeesShare(one) {
+			kept = append(kept, corev1.Container{Name: one.Name, VolumeMounts: []corev1.VolumeMount{{Name: podspec.ShareVolume}}})
+		}
+	}
+	return kept
 }
 
 func stripContainers(containers []corev1.ContainerStatus) []corev1.ContainerStatus {

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,10 +27,13 @@ func TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled(t *testing.T) {
 		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: strings.Repeat("x", payload)}},
 	}
 	containers := []corev1.Container{{Name: "x", Env: []corev1.EnvVar{{Name: "X", Value: strings.Repeat("x", payload)}}}}
+	initContainers := slices.Repeat([]corev1.Container{{
+		Name: strings.Repeat("x", 63), Env: containers[0].Env, VolumeMounts: []corev1.VolumeMount{{Name: podspec.ShareVolume, MountPath: strings.Repeat("x", payload)}},
+	}}, 30)
 	service := serviceMetadata()
 	service.ObjectMeta = *meta.DeepCopy()
 	for name, object := range map[string]client.Object{
-		"pod": &corev1.Pod{ObjectMeta: *meta.DeepCopy(), Spec: corev1.PodSpec{Containers: containers}}, "service": service,
+		"pod": &corev1.Pod{ObjectMeta: *meta.DeepCopy(), Spec: corev1.PodSpec{InitContainers: initContainers, Containers: containers}}, "service": service,
 		"statefulset": &appsv1.StatefulSet{ObjectMeta: *meta.DeepCopy(), Spec: appsv1.StatefulSetSpec{
 			Template: corev1.PodTemplateSpec{ObjectMeta: *meta.DeepCopy(), Spec: corev1.PodSpec{Containers: containers}},
 		}},

@@ -148,9 +148,11 @@ func (r *Runtime) dial(workspace *autov1alpha1.Workspace, pod *corev1.Pod, certi
 		return connection{}, err
 	}
 	opened := connection{workspace: workspace.UID, pod: pod.UID, address: addressOf(pod), certificate: podspec.ShortHash(certificate)}
+	audience := credentials.Audience(workspace.Namespace, workspace.Name)
 	opened.client, err = client.New(opened.address, client.Options{
 		TransportCredentials: transport,
-		PerRPCCredentials:    r.tokens.For(credentials.Audience(workspace.Namespace, workspace.Name)),
+		PerRPCCredentials:    r.tokens.For(audience),
+		Rejected:             func() { r.tokens.Drop(audience) },
 		Group:                r.groups.Of(workspace.Namespace),
 	})
 	return opened, err

@@ -16,6 +16,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/framework/programs"
 	"github.com/stack-controller/stack-controller/tests/framework/supervise"
@@ -122,6 +123,41 @@ func TestRealAgentWithTheCommandOfItsPodLetsTheControllerIn(t *testing.T) {
 		return err
 	}).Should(Succeed(), log)
 	s.Expect(info.GetPulumiVersion()).To(HavePrefix("v3."))
+}
+
+func TestTokenThatAnAgentRejectsIsDroppedByEveryCaller(t *testing.T) {
+	s, workspace, _, agent := startReady(t)
+	connection, err := s.runtime.Connect(t.Context(), workspace)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(connection.GetInfo(t.Context())).Error().NotTo(HaveOccurred())
+	first := agent.token.Load()
+	agent.revoked.Store(first)
+	// A young token stays.
+	s.Eventually(func() error { _, err := connection.GetInfo(t.Context()); return err }).WithPolling(time.Second).Should(Succeed())
+	s.Expect(agent.token.Load()).NotTo(Equal(first))
+}
+
+func TestAgentThatAnswersOrWasNotAskedIsNotSilent(t *testing.T) {
+	s, workspace, _, agent := startReady(t)
+	withoutTokens, err := credentials.NewTokens(cluster.Config())
+	s.Expect(err).NotTo(HaveOccurred())
+	for name, tt := range map[string]struct {
+		runtime *Runtime
+		denies  bool
+		refusal time.Duration
+		problem string
+	}{
+		"it denies":               {s.runtime, true, silentInterval, "you may not"},
+		"the controller no token": {&Runtime{options: s.runtime.options, tokens: withoutTokens}, false, 0, "does not run as a ServiceAccount"},
+	} {
+		agent.denies.Store(tt.denies)
+		tracked, now := &tracker{}, time.Now()
+		tt.runtime.askAgent(t.Context(), tracked, workspace, now)
+		answer := tt.runtime.askAgent(t.Context(), tracked, workspace, now.Add(silentInterval))
+		s.Expect(answer.err).To(MatchError(ContainSubstring(tt.problem)), name)
+		s.Expect(answer.silence.noAnswer).To(BeZero(), name)
+		s.Expect(answer.silence.refusal).To(Equal(tt.refusal), name)
+	}
 }
 
 // startAgent runs the real agent with the command of the pod, and with a directory instead of the pod's file system. It returns the name of

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,12 +17,20 @@ const (
 	// the kubelet takes up to a minute and a half to give it to the agent, whose operation goes on meanwhile. So the wait protects an
 	// operation of this controller. There is none in a pod that this controller did not create: see isOfAnother.
 	maxSilence = 2 * time.Minute
-	// silentInterval is how often an agent that does not answer is asked again.
+	// maxRefusal is the same for an agent that answers, but does not let the controller in. It may be that its API server is away, or that the
+	// rights of the controller are being changed; but one that never knew this controller has to go some day.
+	maxRefusal = 15 * time.Minute
+	// silentInterval is how often an agent that does not answer is asked again. Of the time between two questions, no more than maxAskInterval
+	// counts as silence.
 	silentInterval = 5 * time.Second
+	maxAskInterval = 4 * silentInterval
 	// busyInterval is how often an agent with an operation is asked again when its pod has to be removed soon.
 	busyInterval = 10 * time.Second
 	// outdatedAgentInterval is the same for a pod that may as well stay.
 	outdatedAgentInterval = time.Minute
+	// keptInterval is how long to wait before a pod that works, but has an outdated agent, is replaced after it could not be deleted. Each attempt
+	// makes the Workspace not ready for announceTime.
+	keptInterval = 10 * time.Minute
 	// announceTime is how long the status announces that the pod is about to be replaced before the pod is replaced. After that time, the
 	// agent is asked once more, in case a client that did not see the status in time has started an operation.
 	announceTime = time.Second
@@ -70,9 +79,10 @@ type decision struct {
 //     Runtime.keepScaledDown in act.go
 //   - whether an existing object may be used or taken over: checkOwner in objects.go
 //   - which errors become a status, so that Ensure does not return them: refusalStatus in objects.go
+//   - what the status is when the API server did not permit the action: Runtime.withoutAction in act.go
 //   - when the creation of a pod is tried again: tracker.retryCreationAt in tracker.go
 //   - how many pods are replaced at the same time for another agent: rollout in rollout.go
-//   - whether an agent is busy, or has stopped answering: Runtime.askAgent in observe.go
+//   - whether an agent is busy, or has stopped answering: Runtime.askAgent in observe.go, silence.note in tracker.go
 //   - whether an agent is found before the kubelet reports that it runs: Runtime.foundAgent in connect.go
 func decide(o *observation) decision {
 	d := decideOnPod(o)
@@ -88,9 +98,9 @@ func decide(o *observation) decision {
 
 func decideOnPod(o *observation) decision {
 	switch {
-	case o.rejected != nil && !o.podHasInputs():
+	case o.rejected != nil && (!o.podHasInputs() || o.statefulSet == nil):
 		// A pod that has the user's inputs stays although the API server did not accept the objects: this controller wants other objects than its
-		// predecessor did.
+		// predecessor did. Without its StatefulSet, it is nobody's.
 		return decision{status: *o.rejected}
 	case o.idle && o.statefulSet != nil:
 		return decideOnIdle(o)
@@ -149,6 +159,9 @@ func decideOnRevision(o *observation) decision {
 	case !o.statefulSetIsApplied():
 		// The watch on the StatefulSet brings the Workspace back.
 		return decision{status: status}
+	case o.restartsFor() > 0:
+		status.RetryAfter = o.restartsFor()
+		return decision{status: status}
 	case !o.agentRuns():
 		return decision{status: status, action: actionReplace}
 	}
@@ -160,6 +173,12 @@ func decideOnRevision(o *observation) decision {
 func decideOnAgent(o *observation, status agentruntime.Status) decision {
 	switch {
 	case !o.statefulSetIsApplied():
+		return decision{status: status}
+	case o.agentRuns() && o.now.Before(o.keptUntil):
+		status.RetryAfter = o.keptUntil.Sub(o.now)
+		return decision{status: status}
+	case o.restartsFor() > 0:
+		status.RetryAfter = o.restartsFor()
 		return decision{status: status}
 	case !o.rollAsked:
 		return decision{status: status, action: actionQueue}
@@ -174,13 +193,31 @@ func decideOnAgent(o *observation, status agentruntime.Status) decision {
 	return decideOnAnswer(o, status, announced, outdatedAgentInterval)
 }
 
-// decideOnAnswer replaces the pod when its agent agrees, or has not answered for long. Until then the status is waiting, and from then on
+// restartsFor returns for how long the agent may still be expected to run again, after its container ended a moment ago or its node restarted:
+// it then has the results of its operations, of which some may not be recorded. A container that crashes again and again is not expected back.
+func (o *observation) restartsFor() time.Duration {
+	container := containerOf(o.pod, autov1alpha1.PulumiContainerName)
+	over := o.pod.Status.Phase == corev1.PodFailed || o.pod.Status.Phase == corev1.PodSucceeded
+	if container == nil || over || o.agentRuns() || o.isOfAnother() {
+		return 0
+	}
+	if waiting := container.State.Waiting; waiting != nil && waiting.Reason == "CrashLoopBackOff" {
+		return 0
+	}
+	ended := cmp.Or(container.State.Terminated, container.LastTerminationState.Terminated)
+	if ended == nil || ended.StartedAt.Unix() <= 0 {
+		return 0
+	}
+	return max(0, maxSilence-o.now.Sub(ended.FinishedAt.Time))
+}
+
+// decideOnAnswer replaces the pod when its agent agrees, or has given no useful answer for long. Until then the status is waiting, and from then on
 // it is announced.
 func decideOnAnswer(o *observation, waiting, announced agentruntime.Status, interval time.Duration) decision {
 	because := ""
 	switch {
-	case o.agent.err != nil && o.now.Sub(o.agent.silentSince) < maxSilence:
-		waiting.RetryAfter, because = silentInterval, "; its agent does not answer"
+	case o.agent.err != nil && o.agent.silence.noAnswer < maxSilence && o.agent.silence.refusal < maxRefusal:
+		waiting.RetryAfter, because = silentInterval, "; its agent does not say whether an operation runs"
 	case o.agent.err == nil && o.agent.busy:
 		waiting.RetryAfter, because = interval, "; its operation goes on until it ends"
 	case o.announcedAt.IsZero() || o.now.Sub(o.announcedAt) < announceTime:
@@ -223,7 +260,7 @@ func needsAnswer(o *observation) bool {
 	case !o.ownsRunningAgent():
 		return false
 	case o.pod.DeletionTimestamp != nil && !o.idle:
-		return !o.now.Before(o.deletedAt().Add(signalTime))
+		return !o.now.Before(o.deletedAt().Add(signalTime)) && !explainTerminating(o).Failing
 	case o.isOfAnother():
 		return false // nobody in it can answer
 	case o.idle:
@@ -235,7 +272,7 @@ func needsAnswer(o *observation) bool {
 // needsEvents returns the UID of the object whose events the decision needs; empty if it needs none.
 func needsEvents(o *observation) types.UID {
 	switch {
-	case o.statefulSet == nil:
+	case o.statefulSet == nil || o.pod == nil && o.idle:
 		return ""
 	case o.pod == nil:
 		return o.statefulSet.UID

@@ -1,14 +1,17 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
 )
 
@@ -23,7 +26,12 @@ var (
 func busy(o *observation) { o.agent.busy = true }
 
 func silentFor(d time.Duration) func(*observation) {
-	return func(o *observation) { o.agent.err, o.agent.silentSince = errors.New("no answer"), noon.Add(-d) }
+	return func(o *observation) { o.agent.err, o.agent.silence.noAnswer = errors.New("no answer"), d }
+}
+
+// deniesFor makes the agent answer that it does not let the controller in.
+func deniesFor(d time.Duration) func(*observation) {
+	return func(o *observation) { o.agent.err, o.agent.silence.refusal = errors.New("you may not"), d }
 }
 
 func announcedFor(d time.Duration) func(*observation) {
@@ -32,6 +40,15 @@ func announcedFor(d time.Duration) func(*observation) {
 
 func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 	notRunning := waits("CrashLoopBackOff", "")
+	killed := corev1.ContainerStateTerminated{Reason: "OOMKilled", StartedAt: ago(time.Hour), FinishedAt: ago(time.Minute)}
+	restarts := container(func(s *corev1.ContainerStatus) { s.State.Terminated = &killed })
+	restarted := container(func(s *corev1.ContainerStatus) {
+		s.RestartCount, s.LastTerminationState.Terminated, s.State.Waiting = 1, &killed, &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+	})
+	crashes := ended(7, killed)
+	longAgo := container(func(s *corev1.ContainerStatus) {
+		s.State.Terminated = &corev1.ContainerStateTerminated{StartedAt: ago(time.Hour), FinishedAt: ago(maxSilence)}
+	})
 	behind := func(o *observation) { o.statefulSet.Status.ObservedGeneration = 1 }
 	notYours := func(o *observation) { o.mayRoll = false }
 	for _, tt := range []struct {
@@ -49,7 +66,14 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		{"the user's change, busy after all", of(changedByUser, busy, announcedFor(time.Minute)), false, actionNone, busyInterval},
 		{"the user's change, silent", of(changedByUser, silentFor(time.Second)), false, actionNone, silentInterval},
 		{"the user's change, silent for long", of(changedByUser, silentFor(maxSilence)), false, actionAnnounce, announceTime},
+		{"the user's change, denies", of(changedByUser, deniesFor(maxSilence)), false, actionNone, silentInterval},
+		{"the user's change, denies for long", of(changedByUser, deniesFor(maxRefusal)), false, actionAnnounce, announceTime},
 		{"the user's change, not running", of(changedByUser, notRunning), false, actionReplace, 0},
+		{"the user's change, restarting", of(changedByUser, restarts), false, actionNone, maxSilence - time.Minute},
+		{"the user's change, restarting with its node", of(changedByUser, restarted), false, actionNone, maxSilence - time.Minute},
+		{"the user's change, crashing again and again", of(changedByUser, crashes), false, actionReplace, 0},
+		{"the user's change, not restarted for long", of(changedByUser, longAgo), false, actionReplace, 0},
+		{"of the operator, restarting", of(ofTheOperator, restarts), false, actionReplace, 0},
 		{"the user's change, not known to the StatefulSet controller", of(changedByUser, behind), false, actionNone, 0},
 		{"the user's change, of a pod that is ending", of(changedByUser, deleted(time.Minute)), false, actionNone, time.Minute + endSlack},
 
@@ -62,11 +86,15 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		{"another controller, idle", changedByController, false, actionAnnounce, announceTime},
 		{"another controller, idle, told", of(changedByController, announcedFor(announceTime)), false, actionReplace, 0},
 		{"another controller, turn not asked for", of(changedByController, func(o *observation) { o.rollAsked, o.mayRoll = false, false }), true, actionQueue, 0},
+		{"another controller, could not be deleted", of(changedByController, func(o *observation) {
+			o.rollAsked, o.mayRoll, o.keptUntil = false, false, noon.Add(time.Minute)
+		}), true, actionNone, time.Minute},
 		{"another controller, not its turn", of(changedByController, notYours), true, actionNone, 0},
 		{"another controller, busy", of(changedByController, busy), true, actionNone, outdatedAgentInterval},
 		{"another controller, silent", of(changedByController, silentFor(time.Second)), true, actionNone, silentInterval},
 		{"another controller, silent for long", of(changedByController, silentFor(maxSilence), announcedFor(announceTime)), false, actionReplace, 0},
 		{"another controller, not running", of(changedByController, notRunning, notYours), false, actionReplace, 0},
+		{"another controller, restarting", of(changedByController, restarts, notYours), false, actionNone, maxSilence - time.Minute},
 		{"another controller, not known to the StatefulSet controller", of(changedByController, behind), true, actionNone, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -173,6 +201,40 @@ func TestAttemptsToCreateThePodComeEvery30SecondsInTheEnd(t *testing.T) {
 	g.Expect(later.missingSince).To(Equal(now))
 }
 
+func TestAgentIsSilentOnlyForAsLongAsItWasAsked(t *testing.T) {
+	silent, denied := &client.Error{Kind: client.ErrUnavailable}, &client.Error{Kind: client.ErrDenied, Answered: true}
+	type asked struct {
+		after time.Duration
+		err   error
+	}
+	for name, tt := range map[string]struct {
+		asked             []asked
+		noAnswer, refusal time.Duration
+	}{
+		"again and again":          {[]asked{{0, silent}, {10 * time.Second, context.DeadlineExceeded}, {10 * time.Second, silent}}, 20 * time.Second, 0},
+		"once":                     {[]asked{{0, silent}}, 0, 0},
+		"an hour ago, and now":     {[]asked{{0, silent}, {time.Hour, silent}}, maxAskInterval, 0},
+		"until it answered":        {[]asked{{0, silent}, {10 * time.Second, silent}, {time.Second, nil}, {10 * time.Second, silent}}, 0, 0},
+		"while others kept it":     {[]asked{{0, silent}, {10 * time.Second, &client.Error{Kind: client.ErrUnasked}}, {5 * time.Second, silent}}, 5 * time.Second, 0},
+		"it denied":                {[]asked{{0, denied}, {10 * time.Second, denied}}, 0, 10 * time.Second},
+		"it cannot decide":         {[]asked{{0, denied}, {10 * time.Second, &client.Error{Kind: client.ErrUnavailable, Answered: true}}}, 0, 10 * time.Second},
+		"no agent answers":         {[]asked{{0, &client.Error{}}, {10 * time.Second, &client.Error{}}}, 0, 10 * time.Second},
+		"it denied after silence":  {[]asked{{0, silent}, {10 * time.Second, silent}, {10 * time.Second, denied}}, 0, 10 * time.Second},
+		"it was silent in between": {[]asked{{0, denied}, {10 * time.Second, denied}, {10 * time.Second, silent}}, 10 * time.Second, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			observed, now := silence{}, noon
+			for _, one := range tt.asked {
+				now = now.Add(one.after)
+				observed.note(now, one.err)
+			}
+			g.Expect(observed.noAnswer).To(Equal(tt.noAnswer))
+			g.Expect(observed.refusal).To(Equal(tt.refusal))
+		})
+	}
+}
+
 func TestRefusedObjectsDoNotStopAPodThatIsWhatTheUserWants(t *testing.T) {
 	g := NewWithT(t)
 	refused := func(o *observation) {
@@ -186,6 +248,10 @@ func TestRefusedObjectsDoNotStopAPodThatIsWhatTheUserWants(t *testing.T) {
 	g.Expect(d.status).To(And(HaveField("Ready", false), HaveField("Reason", autov1alpha1.ObjectRejectedReason)))
 	g.Expect(d.action).To(Equal(actionNone))
 	g.Expect(decide(observed(withoutPod, func(o *observation) { o.rejected = &agentruntime.Status{Reason: "x"} })).status.Reason).To(Equal("x"))
+	orphaned := func(o *observation) {
+		o.rejected, o.statefulSet = &agentruntime.Status{Reason: "x", RetryAfter: time.Minute}, nil
+	}
+	g.Expect(decide(observed(orphaned)).status).To(Equal(agentruntime.Status{Reason: "x", RetryAfter: time.Minute}))
 }
 
 func TestPodWhoseAgentDidNotGetTheSignalEndsSooner(t *testing.T) {
@@ -209,7 +275,8 @@ func TestPodWhoseAgentDidNotGetTheSignalEndsSooner(t *testing.T) {
 		"not running":                      {of(ends(late), waits("CrashLoopBackOff", "")), false, actionNone, 10*time.Minute - late + endSlack},
 		"somebody else's":                  {of(ends(late), foreign), false, actionNone, maxInterval},
 		"has a short grace period already": {of(ends(late), deleted(time.Second), short), false, actionNone, time.Second + endSlack},
-		"its time is over":                 {ends(10*time.Minute + endSlack + time.Second), true, actionNone, 0},
+		"its node does not answer":         {of(ends(late), lostNode), false, actionNone, 10*time.Minute - late + endSlack},
+		"its time is over":                 {ends(10*time.Minute + endSlack + time.Second), false, actionNone, 0},
 		"deleted without grace":            {deleted(0), false, actionNone, endSlack},
 	} {
 		t.Run(name, func(t *testing.T) {

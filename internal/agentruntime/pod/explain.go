@@ -91,10 +91,22 @@ func explainUnownedPod(o *observation) agentruntime.Status {
 func explainTerminating(o *observation) agentruntime.Status {
 	// The deletion timestamp includes the grace period.
 	late := o.pod.DeletionTimestamp.Add(endSlack)
-	if !o.now.Before(late) {
+	switch isLate := !o.now.Before(late); {
+	case isLate && containersEnded(o.pod):
+		return failing(autov1alpha1.PodTerminatingReason,
+			"the containers of pod %s have ended, but the pod stays: a finalizer keeps it, or a volume that cannot be unmounted; see its metadata.finalizers and events",
+			o.pod.Name)
+	case isLate:
 		return failing(autov1alpha1.NodeLostReason,
 			"pod %s has not ended in time, its node %s may be gone; if it is, delete the node or force the deletion of the pod",
 			o.pod.Name, o.pod.Spec.NodeName)
+	case nodeLost(o.pod):
+		// No other pod follows before the node is back, or this pod is deleted by force.
+		status := failing(autov1alpha1.NodeLostReason,
+			"pod %s cannot end, because its node %s does not answer; if the node is gone, delete it or force the deletion of the pod",
+			o.pod.Name, o.pod.Spec.NodeName)
+		status.RetryAfter = late.Sub(o.now)
+		return status
 	}
 	status := agentruntime.Status{
 		Reason:     autov1alpha1.PodTerminatingReason,
@@ -137,6 +149,12 @@ func nodeLost(pod *corev1.Pod) bool {
 	ready := conditionOf(pod, corev1.PodReady)
 	return ready.Status == corev1.ConditionFalse && ready.Reason != "ReadinessGatesNotReady" &&
 		conditionOf(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
+}
+
+// containersEnded reports whether the kubelet has ended all containers of the pod.
+func containersEnded(pod *corev1.Pod) bool {
+	runs := func(container corev1.ContainerStatus) bool { return container.State.Terminated == nil }
+	return len(pod.Status.ContainerStatuses) > 0 && !slices.ContainsFunc(pod.Status.ContainerStatuses, runs)
 }
 
 // explainEnded explains why the pod as a whole ended. The StatefulSet controller replaces the pod.

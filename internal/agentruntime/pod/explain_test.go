@@ -95,12 +95,16 @@ func TestStatusSaysInPlainWordsWhatIsWrong(t *testing.T) {
 		{"evicted", func(o *observation) {
 			o.pod.Status.Phase, o.pod.Status.Reason, o.pod.Status.Message = corev1.PodFailed, "Evicted", "The node was low on memory."
 		}, autov1alpha1.PodFailedReason, "pod app-workspace-0 ended (Evicted): The node was low on memory.", true, false, false},
-		{"node does not answer", of(condition(corev1.PodReady, corev1.ConditionFalse, "", ""), condition(corev1.ContainersReady, corev1.ConditionTrue, "", "")),
+		{"node does not answer", lostNode,
 			autov1alpha1.NodeLostReason, "node node-1 of pod app-workspace-0 does not answer", true, false, false},
 		{"deleted", deleted(time.Minute), autov1alpha1.PodTerminatingReason, "pod app-workspace-0 is ending, another one follows", false, false, true},
 		{"drained", of(deleted(time.Minute), condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "Eviction API: evicting")),
 			autov1alpha1.PodTerminatingReason, "(EvictionByEvictionAPI: Eviction API: evicting)", false, false, true},
 		{"deleted and gone with its node", deleted(-time.Minute), autov1alpha1.NodeLostReason, "its node node-1 may be gone", true, false, false},
+		{"deleted because its node does not answer", of(deleted(10*time.Minute), lostNode), autov1alpha1.NodeLostReason,
+			"pod app-workspace-0 cannot end, because its node node-1 does not answer", true, false, true},
+		{"deleted and kept by a finalizer", of(container(func(s *corev1.ContainerStatus) { s.State = exited(0, "Completed", "") }), deleted(-time.Minute)),
+			autov1alpha1.PodTerminatingReason, "a finalizer keeps it", true, false, false},
 		{"somebody else's", func(o *observation) { o.pod.OwnerReferences = nil }, autov1alpha1.PodTerminatingReason, "belongs to something else", false, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -153,6 +157,7 @@ func TestEventsAreReadOnlyWhenTheyMayExplainSomething(t *testing.T) {
 	}{
 		{"ready", func(*observation) {}, BeEmpty()},
 		{"no pod", withoutPod, BeEquivalentTo("set")},
+		{"no pod, because there is nothing to do", of(withoutPod, func(o *observation) { o.idle = true }), BeEmpty()},
 		{"no StatefulSet", of(withoutPod, func(o *observation) { o.statefulSet = nil }), BeEmpty()},
 		{"starting slowly", waits("ContainerCreating", ""), BeEquivalentTo("pod")},
 		{"just started", of(waits("ContainerCreating", ""), func(o *observation) { o.pod.CreationTimestamp = ago(time.Second) }), BeEmpty()},

@@ -44,6 +44,10 @@ func observed(changes ...func(*observation)) *observation {
 	for _, change := range changes {
 		change(o)
 	}
+	if o.pod != nil {
+		// The cache has no more of a pod than this.
+		_, _ = strip(o.pod)
+	}
 	return o
 }
 
@@ -96,6 +100,11 @@ func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reas
 	return func(o *observation) {
 		o.pod.Status.Conditions = append(o.pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason, Message: message})
 	}
+}
+
+// lostNode makes the node controller mark the pod of a node that does not answer.
+func lostNode(o *observation) {
+	of(condition(corev1.PodReady, corev1.ConditionFalse, "", ""), condition(corev1.ContainersReady, corev1.ConditionTrue, "", ""))(o)
 }
 
 // unready removes the status of the container: the kubelet has not reported it yet.

@@ -121,16 +121,26 @@ func (s *fixture) makeReady(workspace *autov1alpha1.Workspace, other ...types.UI
 // fakeAgent is an agent with the key of the Workspace that answers what the test sets.
 type fakeAgent struct {
 	agentpb.UnimplementedAgentServer
-	busy  atomic.Bool
-	ended atomic.Pointer[time.Time]
-	asked atomic.Int32
+	busy atomic.Bool
+	// denies makes it let nobody in.
+	denies atomic.Bool
+	// token is what the last caller sent, revoked what the agent does not accept.
+	token, revoked atomic.Value
+	ended          atomic.Pointer[time.Time]
+	asked          atomic.Int32
 }
 
 func (f *fakeAgent) GetInfo(ctx context.Context, _ *agentpb.GetInfoRequest) (*agentpb.Info, error) {
 	f.asked.Add(1)
+	if f.denies.Load() {
+		return nil, status.Error(codes.PermissionDenied, "you may not")
+	}
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(values) != 1 || !strings.HasPrefix(values[0], "Bearer ") {
 		return nil, status.Error(codes.Unauthenticated, "who?")
+	}
+	if f.token.Store(values[0]); f.revoked.Load() == values[0] {
+		return nil, status.Error(codes.Unauthenticated, "not signed with a key of this cluster")
 	}
 	info := &agentpb.Info{}
 	if f.busy.Load() {

@@ -2,12 +2,10 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,7 +13,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
-	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/credentials"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
@@ -85,24 +82,26 @@ type observation struct {
 	// answered is true when a probe found the agent before the kubelet reported that its container runs. renewing is true when the agent does not
 	// have the key pair yet that is in the Secret now. See keepConnection.
 	answered, renewing bool
+	// keptUntil is the time until which a pod with an outdated agent stays, because it could not be deleted.
+	keptUntil time.Time
 	// announcedAt is the time since which the status says that the pod is about to be replaced; zero when it does not.
 	announcedAt time.Time
 }
 
 // agentAnswer is what the agent answered.
 type agentAnswer struct {
-	// err is why there is no answer, and silentSince the time since which the agent has not answered.
-	err         error
-	silentSince time.Time
+	// err is why there is no answer, and silence for how long there has been none.
+	err     error
+	silence silence
 	// busy is true when an operation is not done, or when its result may not have been recorded yet.
 	busy bool
 }
 
 // observe reads what decide needs besides the objects that were applied. What costs little is read first.
-func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) error {
-	var err error
-	if o.events, err = r.readEvents(ctx, workspace, o); err != nil {
-		return err
+func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) (err error) {
+	if o.events, err = r.readEvents(ctx, workspace, o); err != nil && ctx.Err() == nil {
+		// The status of the pod is worth more than the events, which only add a cause.
+		r.options.Log.Info("cannot read the events about a pod, so its status may lack the cause", "workspace", keyOf(workspace), "problem", err.Error())
 	}
 	return r.observeAgent(ctx, t, workspace, o)
 }
@@ -163,22 +162,22 @@ func (r *Runtime) askAgent(ctx context.Context, t *tracker, workspace *autov1alp
 	var info *agentpb.Info
 	agent, err := r.Connect(asking, workspace)
 	if err == nil {
+		// Without a token, the call would fail before it reaches the agent.
+		err = r.tokens.Have(asking, credentials.Audience(workspace.Namespace, workspace.Name))
+	}
+	asked := err == nil
+	if asked {
 		info, err = agent.GetInfo(asking)
 	}
-	if failed, ok := errors.AsType[*client.Error](err); ok && failed.Code == codes.Unauthenticated {
-		// The token may have been revoked before its time.
-		r.tokens.Drop(credentials.Audience(workspace.Namespace, workspace.Name))
-	}
 	if ctx.Err() != nil {
-		return agentAnswer{err: ctx.Err(), silentSince: now}
+		return agentAnswer{err: ctx.Err()}
 	}
-	switch {
-	case err == nil:
-		t.silentSince = time.Time{}
-	case t.silentSince.IsZero():
-		t.silentSince = now
+	if asked {
+		t.silence.note(now, err)
+	} else {
+		t.silence.askedAt = now // the time until now does not count
 	}
-	answer := agentAnswer{err: err, silentSince: t.silentSince}
+	answer := agentAnswer{err: err, silence: t.silence}
 	for _, operation := range info.GetOperations() {
 		// Without the pod, this operation or its result would be lost.
 		answer.busy = answer.busy || !operation.GetState().Final() || now.Sub(operation.GetEndTime().AsTime()) < recordTime

@@ -1,11 +1,16 @@
 package pod
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -88,6 +93,38 @@ func TestPodOfTheRestrictedProfileRunsWhereThatIsEnforced(t *testing.T) {
 	s.labelNamespace("restricted")
 	s.startController()
 	s.pod(s.create("app", autov1alpha1.WorkspaceSpec{}))
+}
+
+// broken is a client of an API server that accepts no objects and lists no events, because a webhook or its storage of events does not answer.
+type broken struct{ ctrlclient.Client }
+
+func (b broken) Apply(context.Context, k8sruntime.ApplyConfiguration, ...ctrlclient.ApplyOption) error {
+	return apierrors.NewInternalError(errors.New("failed calling webhook"))
+}
+
+func (b broken) List(context.Context, ctrlclient.ObjectList, ...ctrlclient.ListOption) error {
+	return apierrors.NewInternalError(errors.New("no events"))
+}
+
+func TestPodThatWorksStaysReadyWhileNothingCanBeApplied(t *testing.T) {
+	s, workspace, pod, _ := startReady(t)
+	options := s.runtime.options
+	options.Client, options.APIReader, options.AgentImage = broken{options.Client}, broken{s.client}, "agent:v2"
+	upgraded, err := New(t.Context(), options)
+	s.Expect(err).NotTo(HaveOccurred())
+	status, err := upgraded.Ensure(t.Context(), workspace, false)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(status).To(And(beReady(), HaveField("RetryAfter", rejectedInterval)))
+	s.Expect(s.beingDeleted(pod)()).To(BeFalse())
+
+	edited := workspace.DeepCopy()
+	edited.Spec.Image = "example.com/other"
+	_, err = upgraded.Ensure(t.Context(), edited, false)
+	s.Expect(err).To(MatchError(ContainSubstring("failed calling webhook")), "the pod is not what the user wants")
+
+	missing := &observation{now: noon, statefulSet: &appsv1.StatefulSet{UID: "set"}, missingSince: noon}
+	s.Expect(upgraded.observe(t.Context(), &tracker{}, workspace, missing)).To(Succeed())
+	s.Expect(decide(missing).status.Reason).To(Equal(autov1alpha1.WaitingForReplicasReason), "events only add a cause")
 }
 
 func TestStatefulSetThatIsRefusedLeavesTheRunningPodAlone(t *testing.T) {

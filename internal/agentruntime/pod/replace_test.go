@@ -7,8 +7,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
@@ -116,6 +118,32 @@ func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
 	s.Expect(s.beingDeleted(busyPod)()).To(BeFalse())
 	s.Eventually(s.status(busy)).Should(beReady())
 	s.Eventually(s.runtime.rollout.count).Should(BeZero())
+}
+
+func TestPodWithAnOutdatedAgentThatMayNotBeDeletedStaysReady(t *testing.T) {
+	s, workspace, pod, _ := startReady(t)
+	s.stop()
+	s.keepPods()
+	s.image = "agent:v2"
+	s.statuses = map[ctrlclient.ObjectKey]agentruntime.Status{}
+	s.startController()
+	s.Eventually(func() time.Time {
+		tracked := s.runtime.tracker(workspace)
+		defer tracked.mu.Unlock()
+		return tracked.keptAt
+	}).ShouldNot(BeZero(), "it is tried")
+	s.Eventually(s.status(workspace)).Should(And(beReady(), HaveField("RetryAfter", BeNumerically("~", keptInterval, time.Minute))))
+	s.Expect(s.runtime.rollout.count()).To(BeZero(), "the others may be replaced")
+	s.Expect(s.beingDeleted(pod)()).To(BeFalse())
+}
+
+func TestPodThatMayNotBeDeletedIsNamedWithTheCause(t *testing.T) {
+	s, workspace, _, _ := startReady(t)
+	allow := s.keepPods()
+	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.Image = "example.com/other" })
+	s.Eventually(s.status(workspace)).Should(And(beUnready(autov1alpha1.RollingUpdateReason), HaveField("Failing", true),
+		HaveField("Message", And(ContainSubstring("it cannot be deleted"), ContainSubstring("ValidatingAdmissionPolicy"))), HaveField("RetryAfter", rejectedInterval)))
+	allow()
 }
 
 // count returns how many pods are being replaced.

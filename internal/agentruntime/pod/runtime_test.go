@@ -14,6 +14,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
 	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
+	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
 func TestWorkspaceIsReadyExactlyWhileItsPodServes(t *testing.T) {
@@ -62,6 +63,18 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	s.Expect(s.get("app-workspace", set)).To(Succeed())
 	s.Expect(set.ResourceVersion).To(Equal(applied))
 	s.Expect(set.ManagedFields).To(HaveLen(count))
+	s.Expect(s.beingDeleted(pod)()).To(BeFalse())
+}
+
+// A mesh that takes the port for one of plain HTTP breaks the connection, whose TLS it does not expect.
+func TestServiceOfAnEarlierControllerTellsOfTLS(t *testing.T) {
+	s, _, pod, _ := startReady(t)
+	service := &corev1.Service{}
+	s.Expect(s.get("app-workspace", service)).To(Succeed())
+	service.Spec.Ports[0].Name, service.Annotations[appliedHashAnnotation] = "grpc", "earlier"
+	s.Expect(s.client.Update(t.Context(), service, patch.FieldOwner)).To(Succeed())
+	s.Eventually(func() ([]corev1.ServicePort, error) { return service.Spec.Ports, s.get("app-workspace", service) }).
+		Should(ConsistOf(HaveField("Name", "tls-grpc")))
 	s.Expect(s.beingDeleted(pod)()).To(BeFalse())
 }
 

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/backoff"
 )
 
@@ -32,9 +34,12 @@ type memory struct {
 	missingSince time.Time
 	retries      int
 	retriedAt    time.Time
-	// pod is the UID of the pod to which silentSince and announcedAt refer.
-	pod                      types.UID
-	silentSince, announcedAt time.Time
+	// pod is the UID of the pod to which silence, announcedAt and keptAt refer.
+	pod         types.UID
+	silence     silence
+	announcedAt time.Time
+	// keptAt is when that pod could not be deleted although its agent is outdated; zero when that was not tried.
+	keptAt time.Time
 	// delivery is how the agent gets into the pod, if that is found out; empty until then. The cache may be behind what was written, so it does
 	// not decide again.
 	delivery AgentDelivery
@@ -75,9 +80,38 @@ func (t *tracker) update(o *observation) {
 	}
 	t.missingSince, t.retries, t.retriedAt = time.Time{}, 0, time.Time{}
 	if t.pod != o.pod.UID {
-		t.pod, t.silentSince, t.announcedAt = o.pod.UID, time.Time{}, time.Time{}
+		t.pod, t.silence, t.announcedAt, t.keptAt = o.pod.UID, silence{}, time.Time{}, time.Time{}
 	}
-	o.announcedAt = t.announcedAt
+	o.announcedAt, o.keptUntil = t.announcedAt, t.keptAt.Add(keptInterval)
+}
+
+// silence is for how long an agent has given no useful answer.
+type silence struct {
+	// askedAt is when it was asked last; zero if it answered then.
+	askedAt time.Time
+	// noAnswer is how long it did not answer at all, refusal how long it answered only that it does not let the controller in, or nothing useful.
+	noAnswer, refusal time.Duration
+}
+
+// note records how the agent answered. Only the time since the question before counts, and little of it if that was long ago: nothing is known of
+// an agent that was not asked.
+func (s *silence) note(now time.Time, err error) {
+	if err == nil {
+		*s = silence{}
+		return
+	}
+	since := time.Duration(0)
+	if !s.askedAt.IsZero() {
+		since = min(now.Sub(s.askedAt), maxAskInterval)
+	}
+	s.askedAt = now
+	switch {
+	case errors.Is(err, client.ErrUnasked):
+	case client.Silent(err):
+		s.noAnswer += since
+	default:
+		s.noAnswer, s.refusal = 0, s.refusal+since
+	}
 }
 
 // retryCreationAt returns when the next attempt to get a pod may be made. The delay grows from 2 s to 30 s.

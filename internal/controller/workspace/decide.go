@@ -25,6 +25,9 @@ type observation struct {
 	last failure
 	// idleIn is the time until the Workspace is idle, if no Update comes; zero when it is idle already, or will not be.
 	idleIn time.Duration
+	// idle is true when the status says that the Workspace is idle, and no Update needs its agent. ready is true when it says that operations can
+	// run.
+	idle, ready bool
 	// structured is true when the configuration has values that are not text.
 	structured bool
 	// err is the error of the runtime or of the agent; nil when both answered.
@@ -46,6 +49,8 @@ const (
 	stateStalled
 	// stateDeleting: the Workspace waits until its dependents are deleted. Its own deletion follows.
 	stateDeleting
+	// stateUnchanged: what was observed says nothing about the Workspace, whose status stays as it is.
+	stateUnchanged
 )
 
 // decision is what the status has to show.
@@ -68,9 +73,17 @@ func decide(o observation) decision {
 	switch {
 	case o.deleting:
 		d.state, d.reason, d.message = stateDeleting, autov1alpha1.DeletingReason, "the workspace is being deleted"
+	case o.tellsNothing():
+		d.state, d.retry = stateUnchanged, o.err
+		if o.err != nil {
+			d.after = 0
+		}
 	case o.err != nil:
 		d.state, d.reason, d.retry, d.after = stateFailing, reasonOf(o.err), o.err, 0
 		d.message = fmt.Sprintf("cannot talk to the agent, trying again: %v", o.err)
+		if !o.agent.Ready {
+			d.message = fmt.Sprintf("cannot look after the agent, trying again: %v", o.err)
+		}
 	case o.agent.Ready && cli.Problem(o.pulumiVersion, o.structured) != "":
 		// The agent works, but its CLI lacks what the Workspace needs. In a pod, another CLI means another image and thus another generation.
 		// Where the CLI is the one of the machine, the agent rests at times, and askVersion then starts one that examines the CLI again.
@@ -93,6 +106,14 @@ func decide(o observation) decision {
 		d.state, d.reason, d.message = stateStarting, o.agent.Reason, o.agent.Message
 	}
 	return d
+}
+
+// tellsNothing reports whether the status should stay as it is. Nobody needs the agent of an idle Workspace: a request that failed for it is only
+// repeated, unless the spec has to be changed. A status that is not ready would end the idleness, and start the pod. Nor does a call say anything
+// that was given up because other agents of the namespace do not answer.
+func (o observation) tellsNothing() bool {
+	failed := o.err != nil || !o.agent.Ready && !o.agent.Stalled
+	return o.idle && failed || o.ready && errors.Is(o.err, client.ErrUnasked)
 }
 
 // reasonOf returns the reason for an agent that does not answer, or rejects the controller.

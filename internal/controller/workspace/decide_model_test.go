@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -39,9 +40,9 @@ const supportedPulumi, oldPulumi = "v3.250.0", "v3.201.0"
 var (
 	both        = []bool{false, true}
 	modelErrors = []error{nil, errors.New("no answer"), agentruntime.ErrNoAgent, &client.Error{Code: codes.Unavailable},
-		&client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}}
+		&client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}, &client.Error{Kind: client.ErrUnasked}}
 	modelVersions = []string{"", "nonsense", oldPulumi, supportedPulumi, "v4.0.0"}
-	modelBefore   = []string{"new", "starting", "ready", "failing", "stalled", "deleting"}
+	modelBefore   = []string{"new", "starting", "ready", "failing", "stalled", "deleting", "idle"}
 )
 
 // each calls the function for every value.
@@ -80,10 +81,11 @@ func (s *modelState) observe() observation {
 	if s.resting {
 		reason = autov1alpha1.IdleReason
 	}
-	o := observation{deleting: s.deleting, pulumiVersion: s.version, structured: s.structured, err: s.err, agent: agentruntime.Status{
-		Ready: s.ready, Resting: s.resting, Failing: s.failing, Stalled: s.stalled, RetryAfter: s.retryAfter,
-		Reason: reason, Message: "as the runtime says", Address: address,
-	}}
+	o := observation{deleting: s.deleting, pulumiVersion: s.version, structured: s.structured, err: s.err,
+		idle: s.before == "idle", ready: s.before == "idle" || s.before == "ready", agent: agentruntime.Status{
+			Ready: s.ready, Resting: s.resting, Failing: s.failing, Stalled: s.stalled, RetryAfter: s.retryAfter,
+			Reason: reason, Message: "as the runtime says", Address: address,
+		}}
 	if s.failed {
 		o.last = failure{update: "app-1", reason: autov1alpha1.InstallationFailedReason, message: "no such package"}
 	}
@@ -94,7 +96,8 @@ func (s *modelState) observe() observation {
 func (s *modelState) workspace() *autov1alpha1.Workspace {
 	workspace := &autov1alpha1.Workspace{Generation: 3, Status: autov1alpha1.WorkspaceStatus{ObservedGeneration: -1}}
 	earlier := map[string]observation{"starting": {agent: starting}, "ready": {agent: running, pulumiVersion: supportedPulumi}, "failing": {agent: failed},
-		"stalled": {agent: stalled}, "deleting": {deleting: true}}
+		"stalled": {agent: stalled}, "deleting": {deleting: true}, "idle": {agent: agentruntime.Status{
+			Ready: true, Resting: true, Reason: autov1alpha1.IdleReason, Message: "m"}, pulumiVersion: supportedPulumi}}
 	if o, found := earlier[s.before]; found {
 		decide(o).apply(workspace)
 	}
@@ -110,6 +113,16 @@ func (s *modelState) broken(d decision, before, after *autov1alpha1.Workspace) (
 		if !kept {
 			promises = append(promises, name)
 		}
+	}
+	needless := s.before == "idle" && (s.err != nil || !s.ready && !s.stalled)
+	unasked := (s.before == "idle" || s.before == "ready") && errors.Is(s.err, client.ErrUnasked)
+	unchanged := !s.deleting && (needless || unasked)
+	promise((d.state == stateUnchanged) == unchanged, "a failure that nobody suffers from changes nothing, and starts no pod")
+	if unchanged {
+		promise(equality.Semantic.DeepEqual(before, after), "what stays as it is is not written")
+		promise((d.retry != nil) == (s.err != nil), "every error is tried again")
+		promise(d.retry != nil && d.after == 0 || d.retry == nil && d.after == s.retryAfter, "there is one time to come back")
+		return promises
 	}
 	supported := s.version == supportedPulumi || s.version == oldPulumi && !s.structured
 	usable := !s.deleting && s.err == nil && s.ready && supported
@@ -172,7 +185,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 	for name, count := range wrong {
 		t.Errorf("%d of %d states: %s", count, states, name)
 	}
-	for _, expected := range []state{stateStarting, stateReady, stateFailing, stateStalled, stateDeleting} {
+	for _, expected := range []state{stateStarting, stateReady, stateFailing, stateStalled, stateDeleting, stateUnchanged} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(begin).Round(time.Millisecond), reached)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,11 +140,47 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 					g.Expect(d.retry).NotTo(HaveOccurred())
 				} else {
 					g.Expect(d.retry).To(Equal(tt.retry))
+					g.Expect(strings.HasPrefix(d.message, "cannot talk to the agent")).To(Equal(tt.observed.agent.Ready), "that says who fails: %s", d.message)
 				}
 				lint(g, workspace)
 			}
 		})
 	}
+}
+
+func TestStatusStaysWhenNothingWasLearnt(t *testing.T) {
+	g := NewWithT(t)
+	away := errors.New("the API server is away")
+	crowded := &client.Error{Kind: client.ErrUnasked}
+	resting := agentruntime.Status{Ready: true, Resting: true, Reason: autov1alpha1.IdleReason, Message: "nothing to do"}
+	refused := agentruntime.Status{Failing: true, Reason: autov1alpha1.ObjectRejectedReason, Message: "forbidden", RetryAfter: time.Minute}
+	for name, tt := range map[string]struct {
+		was      agentruntime.Status
+		observed observation
+		retry    error
+		after    time.Duration
+	}{
+		"idle, no answer of the API server":    {resting, observation{idle: true, ready: true, err: away}, away, 0},
+		"idle, refused by the API server":      {resting, observation{idle: true, ready: true, agent: refused}, nil, time.Minute},
+		"ready, calls to other agents waiting": {running, observation{ready: true, agent: running, err: crowded}, crowded, 0},
+	} {
+		workspace := &autov1alpha1.Workspace{Generation: 3}
+		decide(observation{agent: tt.was, pulumiVersion: "v3.250.0"}).apply(workspace)
+		workspace.Generation++
+		before := workspace.DeepCopy()
+		d := decide(tt.observed)
+		d.apply(workspace)
+		g.Expect(workspace).To(Equal(before), name)
+		if tt.retry == nil {
+			g.Expect(d.retry).NotTo(HaveOccurred(), name)
+		} else {
+			g.Expect(d.retry).To(Equal(tt.retry), name)
+		}
+		g.Expect(d.after).To(Equal(tt.after), name)
+	}
+	mendable := agentruntime.Status{Failing: true, Stalled: true, Reason: autov1alpha1.PodTemplateInvalidReason, Message: "change it"}
+	g.Expect(decide(observation{idle: true, ready: true, agent: mendable}).state).To(Equal(stateStalled), "somebody has to change the workspace")
+	g.Expect(decide(observation{agent: running, err: crowded}).state).To(Equal(stateFailing), "it has never answered")
 }
 
 // wasNew, wasReady and wasStalled give a Workspace the status of an earlier reconcile.

@@ -134,7 +134,7 @@ func (d decision) hiddenFor(workspace *autov1alpha1.Workspace, now time.Time) ti
 // ensureAgent ensures that there is an agent, and asks for its state.
 func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Workspace) observation {
 	o := observation{deleting: !workspace.DeletionTimestamp.IsZero(), pulumiVersion: workspace.Status.PulumiVersion,
-		structured: structured(workspace)}
+		structured: structured(workspace), idle: isIdle(workspace), ready: conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady)}
 	if o.deleting {
 		// The agent ends when the object is gone: until then an operation may still run to its end.
 		return o
@@ -145,7 +145,9 @@ func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Wo
 		return o
 	}
 	left, mayIdle := idleIn(workspace, updates, r.idleTimeout(workspace), time.Now())
-	o.agent, o.err = r.Runtime.Ensure(ctx, workspace, mayIdle && left == 0)
+	mayIdle = mayIdle && left == 0
+	o.idle = o.idle && mayIdle
+	o.agent, o.err = r.Runtime.Ensure(ctx, workspace, mayIdle)
 	if o.err != nil || !o.agent.Ready {
 		return o
 	}
@@ -200,6 +202,8 @@ func (r *Reconciler) remove(ctx context.Context, request ctrl.Request) error {
 // apply changes the status according to the decision.
 func (d decision) apply(workspace *autov1alpha1.Workspace) {
 	switch d.state {
+	case stateUnchanged:
+		return
 	case stateReady:
 		conditions.Delete(workspace, autov1alpha1.WorkspaceReconciling)
 		conditions.Delete(workspace, autov1alpha1.WorkspaceStalled)

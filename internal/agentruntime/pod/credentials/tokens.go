@@ -108,6 +108,12 @@ func (t *Tokens) For(audience string) credentials.PerRPCCredentials {
 	return &perCall{tokens: t, audience: audience}
 }
 
+// Have makes sure that there is a token for the audience. Otherwise it returns the error that a call would fail with.
+func (t *Tokens) Have(ctx context.Context, audience string) error {
+	_, err := t.get(ctx, audience)
+	return err
+}
+
 // Drop removes the token of the audience, so that the next call requests a new one. Callers use it after an agent has answered
 // Unauthenticated. A token that is younger than dropAge stays.
 func (t *Tokens) Drop(audience string) {

@@ -132,9 +132,13 @@ func moveSourceMounts(mounts []corev1.VolumeMount) []string {
 
 // ExpectsFiles reports whether the container is an init container of the user's that sees the volume of the source.
 func ExpectsFiles(pod *corev1.Pod, container string) bool {
-	return container != BootstrapContainerName && slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
-		return c.Name == container && slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == ShareVolume })
-	})
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == container && SeesShare(c) })
+}
+
+// SeesShare reports whether the container is one of the user's that mounts ShareVolume.
+func SeesShare(container corev1.Container) bool {
+	return container.Name != BootstrapContainerName &&
+		slices.ContainsFunc(container.VolumeMounts, func(mount corev1.VolumeMount) bool { return mount.Name == ShareVolume })
 }
 
 // podVariables returns the variables that tell programs where they run, and the agent how much memory its container requests.

@@ -119,7 +119,7 @@ func service(workspace *autov1alpha1.Workspace) *corev1.Service {
 			ClusterIP: corev1.ClusterIPNone,
 			Selector:  Selector(workspace),
 			Ports: []corev1.ServicePort{{
-				Name: portName, Protocol: corev1.ProtocolTCP, Port: Port, TargetPort: intstr.FromInt32(Port),
+				Name: servicePortName, Protocol: corev1.ProtocolTCP, Port: Port, TargetPort: intstr.FromInt32(Port),
 			}},
 		},
 	}

@@ -51,6 +51,9 @@ const (
 	ImageAgent = imagePath + "/ko-app/agent"
 
 	portName = "grpc"
+	// servicePortName is the name of the same port in the Service. A service mesh takes the protocol from the beginning of the name.
+	servicePortName = "tls-grpc"
+
 	// EnvFile is the file to which init containers can add variables for the agent and what it starts.
 	EnvFile = sharePath + "/.env"
 
