@@ -17,6 +17,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 // These keys in the metadata of an OCI artifact name the commit and the repository that it was made from.
@@ -101,12 +102,13 @@ func describe(object *unstructured.Unstructured) string {
 	return fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
 }
 
-// fluxChanged reports whether a source offers another artifact than before, or offers none for another reason.
+// fluxChanged reports whether a source offers another artifact than before, or offers none for another reason. Of a source that the cache has
+// only a part of, that is not known.
 func fluxChanged(before, after *unstructured.Unstructured) bool {
 	was, wasErr := artifactOf(before)
 	is, isErr := artifactOf(after)
 	switch {
-	case wasErr != nil || isErr != nil || (was == nil) != (is == nil):
+	case wasErr != nil || isErr != nil || (was == nil) != (is == nil), informercache.IsShortened(before), informercache.IsShortened(after):
 		return true
 	case is == nil:
 		return *withoutArtifact(before, true) != *withoutArtifact(after, true)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
@@ -53,6 +55,7 @@ func TestFluxOnARealAPIServer(t *testing.T) {
 	t.Run("what may only be read is read again and again", b.pollsWhatMayNotBeWatched)
 	t.Run("a watch that is refused is not trusted, and who relies on it asks", b.distrustsARefusedWatch)
 	t.Run("a source in a namespace that is not watched is read all the same", b.readsElsewhere)
+	t.Run("what does not fit into the cache is read all the same", b.readsWhatIsNotInTheCache)
 	t.Run("an artifact that is older than the last update is looked at twice", b.looksTwiceAtWhatIsOld)
 	t.Run("a version that goes away is replaced by the one that comes", b.followsTheServedVersion) // the last one: it changes the kind
 }
@@ -293,6 +296,37 @@ func (b *bundles) readsElsewhere(t *testing.T) {
 	far.Spec.FluxSource.SourceRef.Name = "missing"
 	_, err := f.offers(t, far)()
 	g.Expect(problemIn(g, err)).To(And(HaveField("Reason", pulumiv1.SourceNotFoundReason), HaveField("Watched", false)))
+}
+
+func (b *bundles) readsWhatIsNotInTheCache(t *testing.T) {
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(patience)
+	namespace := b.namespace(t)
+	stack := b.publish(t, "v1beta1", namespace, "a", "1")
+	f := b.start(t, "", "")
+	g.Eventually(f.offers(t, stack)).Should(Equal(offered{"1", "bundles.example.com/v1beta1", true}))
+	g.Eventually(f.woken).Should(ContainElement(f.Key(stack)), "of what is there")
+	for _, digit := range []string{"2", "3"} {
+		long := strings.Repeat(digit, 40<<10)
+		b.publish(t, "v1beta1", namespace, "a", long)
+		g.Eventually(f.woken).Should(ContainElement(f.Key(stack)))
+		g.Expect(f.offers(t, stack)()).To(Equal(offered{long, "bundles.example.com/v1beta1", true}))
+		f.woken()
+	}
+	many := make([]any, 200_000) // which take much memory
+	for i := range many {
+		many[i] = map[string]any{}
+	}
+	large, err := json.Marshal(map[string]any{"spec": map[string]any{"many": many}})
+	g.Expect(err).NotTo(HaveOccurred())
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(schema.GroupVersionKind{Group: "bundles.example.com", Version: "v1beta1", Kind: "Bundle"})
+	object.SetNamespace(namespace)
+	object.SetName("a")
+	g.Expect(b.client.Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", large))).To(Succeed())
+	b.publish(t, "v1beta1", namespace, "a", "4")
+	g.Eventually(func() error { _, err := f.offers(t, stack)(); return err }).Should(And(
+		HaveField("Reason", pulumiv1.SourceNotReadyReason), HaveField("Message", ContainSubstring("make it smaller"))))
 }
 
 func (b *bundles) looksTwiceAtWhatIsOld(t *testing.T) {
