@@ -33,7 +33,7 @@ import (
 )
 
 // Flux resolves sources that publish an artifact in their status: GitRepository, OCIRepository, Bucket,
-// ExternalArtifact, and any other custom resource of that shape which the controller may read.
+// ExternalArtifact, and any other custom resource of that shape which is in a namespace and which the controller may read.
 type Flux struct {
 	// APIReader reads from the API server.
 	APIReader client.Reader
@@ -240,6 +240,10 @@ func (f *Flux) read(ctx context.Context, namespace string, key fluxKey, live boo
 		}
 		if err != nil {
 			return nil, false, fmt.Errorf("find the served version of %s: %w", key.GroupKind, err)
+		}
+		if mapping.Scope.Name() != apimeta.RESTScopeNameNamespace {
+			// It would be in the namespace of every Stack, whatever Scope says.
+			return nil, false, invalidSource("objects of the kind %s are in no namespace, and cannot be a source", key.GroupKind)
 		}
 		object, watched, err = f.get(ctx, mapping.GroupVersionKind, key.NamespacedName, live)
 		if !isUnserved(err) {
