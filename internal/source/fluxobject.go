@@ -47,7 +47,7 @@ var (
 var commitRevision = regexp.MustCompile(`^(?:(.+)[@/])?(?:sha1:|sha256:)?([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // artifactOf reads status.artifact, which has one shape in every Flux source kind.
-// It returns nil when the source has no artifact.
+// It returns nil when the source has no artifact, and an error for the user when the artifact cannot be used.
 func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
 	content, found, err := unstructured.NestedMap(object.Object, "status", "artifact")
 	var published meta.Artifact
@@ -57,8 +57,11 @@ func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read status.artifact of %s: %w", describe(object), err)
 	}
-	if published.URL == "" || published.Digest == "" {
+	switch {
+	case published.URL == "":
 		return nil, nil
+	case published.Digest == "":
+		return nil, fmt.Errorf("%s publishes an artifact without a digest, as versions of Flux before 0.41 did: let a newer one publish it again", describe(object))
 	}
 	key := keyOfObject(object)
 	return &Artifact{
