@@ -105,8 +105,8 @@ func describe(object *unstructured.Unstructured) string {
 	return fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
 }
 
-// fluxChanged reports whether a source offers another artifact than before, or offers none for another reason. Of a source that the cache has
-// only a part of, that is not known.
+// fluxChanged reports whether a source offers another artifact than before, or offers none for another reason. If the cache has only a part
+// of the source, it may.
 func fluxChanged(before, after *unstructured.Unstructured) bool {
 	was, wasErr := artifactOf(before)
 	is, isErr := artifactOf(after)
