@@ -187,6 +187,7 @@ func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder recor
 			AllowLocalAddresses: o.git.allowLocal,
 			APIReader:           liveReader(mgr),
 			Jitter:              float64(o.jitter.Percentage) / 100,
+			StoreDir:            o.artifacts.storagePath,
 			Log:                 ctrl.Log.WithName("git"),
 		}),
 		sources:       newSources(mgr, o),

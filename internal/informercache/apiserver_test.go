@@ -48,7 +48,7 @@ func TestCacheOfARealAPIServerHasTheSmallFieldsOfLargeObjects(t *testing.T) {
 	small := &pulumiv1.Stack{ObjectMeta: meta("small"), Spec: pulumiv1.StackSpec{Stack: "dev", Config: map[string]apiextensionsv1.JSON{"a": {Raw: []byte(`"b"`)}}}}
 	small.Annotations = map[string]string{"informercache.pulumi.com/shortened": tooLarge}
 	g.Expect(live.Create(t.Context(), small)).To(Succeed())
-	small.Annotations[shortenedAnnotation] = shortened
+	small.Annotations[ShortenedAnnotation] = shortened
 	g.Expect(live.Update(t.Context(), small)).To(MatchError(ContainSubstring("metadata.annotations")), "nobody can write the mark")
 	secret := &corev1.Secret{ObjectMeta: meta("large"), StringData: map[string]string{"a": "b"}}
 	secret.Annotations = map[string]string{"a": strings.Repeat("x", 200<<10), "b": "c"}
@@ -80,7 +80,7 @@ func TestCacheOfARealAPIServerHasTheSmallFieldsOfLargeObjects(t *testing.T) {
 	g.Expect(IsShortened(generic)).To(BeTrue())
 	metadata := &metav1.PartialObjectMetadata{}
 	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	g.Expect(get("large", metadata).GetAnnotations()).To(Equal(map[string]string{"b": "c", shortenedAnnotation: shortened}))
+	g.Expect(get("large", metadata).GetAnnotations()).To(Equal(map[string]string{"b": "c", ShortenedAnnotation: shortened}))
 	typed := get("large", &corev1.Secret{}).(*corev1.Secret)
 	g.Expect(typed.Annotations).To(HaveLen(2))
 	g.Expect(typed.Data).To(HaveKey("a"))

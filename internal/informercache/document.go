@@ -215,7 +215,7 @@ func (d *document) writeMark(mark string, annotations []member, left *int, depth
 	if d.out.Bytes()[d.out.Len()-1] != '{' {
 		d.out.WriteByte(',')
 	}
-	d.out.WriteString(`"` + shortenedAnnotation + `":"` + mark + `"}`)
+	d.out.WriteString(`"` + ShortenedAnnotation + `":"` + mark + `"}`)
 }
 
 // keepItems writes a list with the items that fit.

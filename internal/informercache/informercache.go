@@ -32,9 +32,9 @@ const (
 	maxPart, minPart = MaxSize / 4, 1 << 10
 	// identityPart bounds what is kept of the metadata of an object that takes more than MaxMemory, in bytes.
 	identityPart = 4 << 10
-	// shortenedAnnotation marks what is kept of a larger object; its value is tooLarge for an object that takes more than MaxMemory. No user
+	// ShortenedAnnotation marks what is kept of a larger object; its value is tooLarge for an object that takes more than MaxMemory. No user
 	// can write it: the API server rejects an annotation with such a name.
-	shortenedAnnotation = "(shortened)"
+	ShortenedAnnotation = "(shortened)"
 	shortened, tooLarge = "true", "too large"
 )
 
@@ -99,7 +99,7 @@ func marked(short client.Object, mark string) client.Object {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[shortenedAnnotation] = mark
+	annotations[ShortenedAnnotation] = mark
 	short.SetAnnotations(annotations)
 	return short
 }
@@ -130,13 +130,13 @@ func newLike(object client.Object) client.Object {
 // IsShortened reports whether the object has only the small fields of the object on the API server. Get never returns such an object, but
 // List does.
 func IsShortened(object client.Object) bool {
-	_, shortened := object.GetAnnotations()[shortenedAnnotation]
+	_, shortened := object.GetAnnotations()[ShortenedAnnotation]
 	return shortened
 }
 
 // IsTooLarge reports whether Get refuses the object. The cache has its name and little else.
 func IsTooLarge(object client.Object) bool {
-	return object.GetAnnotations()[shortenedAnnotation] == tooLarge
+	return object.GetAnnotations()[ShortenedAnnotation] == tooLarge
 }
 
 // NewClient returns a client that reads from the cache of the options. When the cache has shortened an object, Get reads it from the API

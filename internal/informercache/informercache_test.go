@@ -164,7 +164,7 @@ func TestObjectThatTakesTooMuchMemoryIsKeptByItsNameOnly(t *testing.T) {
 			if name == "items" {
 				g.Expect(kept.Labels).To(Equal(stack.Labels), "by which the shards are told apart")
 			}
-			g.Expect(kept.Annotations).To(HaveKeyWithValue(shortenedAnnotation, tooLarge))
+			g.Expect(kept.Annotations).To(HaveKeyWithValue(ShortenedAnnotation, tooLarge))
 			g.Expect(memoryOf(kept, MaxMemory)).To(BeNumerically("<", 8<<10))
 			g.Expect(refuse(kept)).To(MatchError(ContainSubstring("more than 4 MiB")))
 		})

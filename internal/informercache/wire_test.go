@@ -39,7 +39,7 @@ func TestTextOfAnEventIsScannedAFewTimesOnly(t *testing.T) {
 
 func TestUsersCannotWriteTheMarkOfAShortenedObject(t *testing.T) {
 	g := NewWithT(t)
-	g.Expect(validation.ValidateAnnotations(map[string]string{shortenedAnnotation: "true"}, nil)).NotTo(BeEmpty())
+	g.Expect(validation.ValidateAnnotations(map[string]string{ShortenedAnnotation: "true"}, nil)).NotTo(BeEmpty())
 }
 
 func TestFieldsThatNobodyReadsDoNotCount(t *testing.T) {

@@ -3,6 +3,7 @@ package source
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"path"
@@ -25,13 +26,14 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
 	"github.com/stack-controller/stack-controller/internal/source/netguard"
 )
 
 // Flux resolves sources that publish an artifact in their status: GitRepository, OCIRepository, Bucket,
-// ExternalArtifact, and any other custom resource of that shape which the controller may read.
+// ExternalArtifact, and any other custom resource of that shape which is in a namespace and which the controller may read.
 type Flux struct {
 	// APIReader reads from the API server.
 	APIReader client.Reader
@@ -239,6 +241,10 @@ func (f *Flux) read(ctx context.Context, namespace string, key fluxKey, live boo
 		if err != nil {
 			return nil, false, fmt.Errorf("find the served version of %s: %w", key.GroupKind, err)
 		}
+		if mapping.Scope.Name() != apimeta.RESTScopeNameNamespace {
+			// It would be in the namespace of every Stack, whatever Scope says.
+			return nil, false, invalidSource("objects of the kind %s are in no namespace, and cannot be a source", key.GroupKind)
+		}
 		object, watched, err = f.get(ctx, mapping.GroupVersionKind, key.NamespacedName, live)
 		if !isUnserved(err) {
 			return object, watched, problemOf(key, watched, err)
@@ -264,8 +270,7 @@ func (f *Flux) get(
 	if watch == nil || live {
 		err = f.APIReader.Get(ctx, name, object)
 	} else {
-		object.SetGroupVersionKind(watch.kind)
-		err = watch.Get(ctx, name, object)
+		object, err = f.cached(ctx, watch, name)
 	}
 	switch missing := apierrors.IsNotFound(err); {
 	case err != nil && !missing || isUnserved(err):
@@ -278,6 +283,21 @@ func (f *Flux) get(
 		}
 	}
 	return object, false, err
+}
+
+// cached reads the source from the cache, or from the API server if the cache has only a part of it: another part may be what makes the
+// artifact one that is not verified.
+func (f *Flux) cached(ctx context.Context, watch *fluxWatch, name types.NamespacedName) (*unstructured.Unstructured, error) {
+	object := watch.object("")
+	err := watch.Get(ctx, name, object)
+	switch {
+	case err != nil || !informercache.IsShortened(object):
+		return object, err
+	case informercache.IsTooLarge(object):
+		return object, &informercache.TooLargeError{Kind: watch.kind.Kind, NamespacedName: name}
+	}
+	object = watch.object("")
+	return object, f.APIReader.Get(ctx, name, object)
 }
 
 // isUnserved reports whether the error of a read says that the cluster does not serve the version of the kind.
@@ -296,6 +316,10 @@ func problemOf(key fluxKey, watched bool, err error) error {
 		return problem
 	case apierrors.IsForbidden(err):
 		return waiting(pulumiv1.AccessDeniedReason, "not allowed to read %s %s: %s", key.Kind, key.NamespacedName, err)
+	}
+	if _, tooLarge := errors.AsType[*informercache.TooLargeError](err); tooLarge {
+		return waiting(pulumiv1.SourceNotReadyReason, "%s %s takes more than %d MiB of memory, as objects do that have very many small parts: make it smaller",
+			key.Kind, key.NamespacedName, informercache.MaxMemory>>20)
 	}
 	return fmt.Errorf("read %s %s: %w", key.Kind, key.NamespacedName, err)
 }

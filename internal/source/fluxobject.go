@@ -17,6 +17,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 // These keys in the metadata of an OCI artifact name the commit and the repository that it was made from.
@@ -46,7 +47,7 @@ var (
 var commitRevision = regexp.MustCompile(`^(?:(.+)[@/])?(?:sha1:|sha256:)?([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // artifactOf reads status.artifact, which has one shape in every Flux source kind.
-// It returns nil when the source has no artifact.
+// It returns nil when the source has no artifact, and an error for the user when the artifact cannot be used.
 func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
 	content, found, err := unstructured.NestedMap(object.Object, "status", "artifact")
 	var published meta.Artifact
@@ -56,8 +57,11 @@ func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read status.artifact of %s: %w", describe(object), err)
 	}
-	if published.URL == "" || published.Digest == "" {
+	switch {
+	case published.URL == "":
 		return nil, nil
+	case published.Digest == "":
+		return nil, fmt.Errorf("%s publishes an artifact without a digest, as versions of Flux before 0.41 did: let a newer one publish it again", describe(object))
 	}
 	key := keyOfObject(object)
 	return &Artifact{
@@ -101,12 +105,13 @@ func describe(object *unstructured.Unstructured) string {
 	return fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
 }
 
-// fluxChanged reports whether a source offers another artifact than before, or offers none for another reason.
+// fluxChanged reports whether a source offers another artifact than before, or offers none for another reason. If the cache has only a part
+// of the source, it may.
 func fluxChanged(before, after *unstructured.Unstructured) bool {
 	was, wasErr := artifactOf(before)
 	is, isErr := artifactOf(after)
 	switch {
-	case wasErr != nil || isErr != nil || (was == nil) != (is == nil):
+	case wasErr != nil || isErr != nil || (was == nil) != (is == nil), informercache.IsShortened(before), informercache.IsShortened(after):
 		return true
 	case is == nil:
 		return *withoutArtifact(before, true) != *withoutArtifact(after, true)

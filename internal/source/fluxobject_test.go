@@ -56,6 +56,11 @@ func TestArtifactIsReadFromTheStatus(t *testing.T) {
 	found, err = artifactOf(repository("", "", "why"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(BeNil())
+
+	old := repository("r", "sha256:a", "http://x")
+	unstructured.RemoveNestedField(old.Object, "status", "artifact", "digest")
+	_, err = artifactOf(old)
+	g.Expect(err).To(MatchError(HavePrefix("OCIRepository team/app publishes an artifact without a digest")))
 }
 
 func TestKeyIgnoresTheVersionAndDefaultsTheNamespace(t *testing.T) {

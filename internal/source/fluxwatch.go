@@ -228,6 +228,7 @@ var artifactChanged = predicate.Funcs{
 var cachedFields = []string{
 	"apiVersion", "kind",
 	"metadata/namespace", "metadata/name", "metadata/uid", "metadata/resourceVersion", "metadata/generation",
+	"metadata/annotations/" + informercache.ShortenedAnnotation,
 	"spec/include", "spec/url", "spec/ref", "spec/verify",
 	"status/artifact/url", "status/artifact/digest", "status/artifact/revision", "status/artifact/size", "status/artifact/lastUpdateTime",
 	"status/artifact/metadata/" + originRevisionAnnotation, "status/artifact/metadata/" + originSourceAnnotation,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
@@ -49,25 +51,28 @@ func TestFluxOnARealAPIServer(t *testing.T) {
 	t.Cleanup(func() { g.Expect(b.cluster.Stop()).To(Succeed()) })
 	b.client, err = client.New(b.cluster.Config(), client.Options{Scheme: scheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())
-	b.serve(t, "v1beta1")
+	b.serve(t, "Bundle", "Namespaced", "v1beta1")
 	t.Run("what may only be read is read again and again", b.pollsWhatMayNotBeWatched)
 	t.Run("a watch that is refused is not trusted, and who relies on it asks", b.distrustsARefusedWatch)
 	t.Run("a source in a namespace that is not watched is read all the same", b.readsElsewhere)
+	t.Run("an object in no namespace is refused", b.refusesWhatIsInNoNamespace)
+	t.Run("what does not fit into the cache is read all the same", b.readsWhatIsNotInTheCache)
 	t.Run("an artifact that is older than the last update is looked at twice", b.looksTwiceAtWhatIsOld)
 	t.Run("a version that goes away is replaced by the one that comes", b.followsTheServedVersion) // the last one: it changes the kind
 }
 
-// serve makes the API server serve the versions of the kind, of which the last one is stored.
-func (b *bundles) serve(t *testing.T, versions ...string) {
+// serve makes the API server serve the versions of a kind, of which the last one is stored.
+func (b *bundles) serve(t *testing.T, kind, scope string, versions ...string) {
 	t.Helper()
 	g := NewWithT(t)
 	definition := &unstructured.Unstructured{}
 	definition.SetAPIVersion("apiextensions.k8s.io/v1")
 	definition.SetKind("CustomResourceDefinition")
-	definition.SetName("bundles.bundles.example.com")
+	plural := strings.ToLower(kind) + "s"
+	definition.SetName(plural + ".bundles.example.com")
 	spec := map[string]any{
-		"group": "bundles.example.com", "scope": "Namespaced",
-		"names": map[string]any{"kind": "Bundle", "listKind": "BundleList", "plural": "bundles", "singular": "bundle"},
+		"group": "bundles.example.com", "scope": scope,
+		"names": map[string]any{"kind": kind, "listKind": kind + "List", "plural": plural, "singular": strings.ToLower(kind)},
 	}
 	var all []any
 	for _, version := range []string{"v1beta1", "v1"} {
@@ -295,6 +300,51 @@ func (b *bundles) readsElsewhere(t *testing.T) {
 	g.Expect(problemIn(g, err)).To(And(HaveField("Reason", pulumiv1.SourceNotFoundReason), HaveField("Watched", false)))
 }
 
+func (b *bundles) refusesWhatIsInNoNamespace(t *testing.T) {
+	g := NewWithT(t)
+	b.serve(t, "GlobalBundle", "Cluster", "v1beta1")
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion("bundles.example.com/v1beta1")
+	object.SetKind("GlobalBundle")
+	object.SetName("a")
+	g.Eventually(func() error { return b.client.Create(t.Context(), object.DeepCopy()) }, patience).Should(Succeed())
+	stack := b.publish(t, "v1beta1", b.namespace(t), "a", "1")
+	stack.Spec.FluxSource.SourceRef.Kind = "GlobalBundle"
+	_, err := b.start(t, "", "").offers(t, stack)()
+	g.Expect(err).To(And(HaveField("Reason", pulumiv1.SpecInvalidReason), HaveField("Permanent", true), HaveField("Message", ContainSubstring("in no namespace"))))
+}
+
+func (b *bundles) readsWhatIsNotInTheCache(t *testing.T) {
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(patience)
+	namespace := b.namespace(t)
+	stack := b.publish(t, "v1beta1", namespace, "a", "1")
+	f := b.start(t, "", "")
+	g.Eventually(f.offers(t, stack)).Should(Equal(offered{"1", "bundles.example.com/v1beta1", true}))
+	g.Eventually(f.woken).Should(ContainElement(f.Key(stack)), "of what is there")
+	for _, digit := range []string{"2", "3"} {
+		long := strings.Repeat(digit, 40<<10)
+		b.publish(t, "v1beta1", namespace, "a", long)
+		g.Eventually(f.woken).Should(ContainElement(f.Key(stack)))
+		g.Expect(f.offers(t, stack)()).To(Equal(offered{long, "bundles.example.com/v1beta1", true}))
+		f.woken()
+	}
+	many := make([]any, 200_000) // which take much memory
+	for i := range many {
+		many[i] = map[string]any{}
+	}
+	large, err := json.Marshal(map[string]any{"spec": map[string]any{"many": many}})
+	g.Expect(err).NotTo(HaveOccurred())
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(schema.GroupVersionKind{Group: "bundles.example.com", Version: "v1beta1", Kind: "Bundle"})
+	object.SetNamespace(namespace)
+	object.SetName("a")
+	g.Expect(b.client.Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", large))).To(Succeed())
+	b.publish(t, "v1beta1", namespace, "a", "4")
+	g.Eventually(func() error { _, err := f.offers(t, stack)(); return err }).Should(And(
+		HaveField("Reason", pulumiv1.SourceNotReadyReason), HaveField("Message", ContainSubstring("make it smaller"))))
+}
+
 func (b *bundles) looksTwiceAtWhatIsOld(t *testing.T) {
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
@@ -333,7 +383,7 @@ func (b *bundles) followsTheServedVersion(t *testing.T) {
 	g.Eventually(f.offers(t, stack)).Should(Equal(offered{"1", "bundles.example.com/v1beta1", true}))
 	g.Eventually(f.woken).Should(ContainElement(f.Key(stack)), "of what is there")
 
-	b.serve(t, "v1")
+	b.serve(t, "Bundle", "Namespaced", "v1")
 	g.Eventually(f.woken).Should(ContainElement(f.Key(stack)), "who relies on the watch is woken")
 	g.Eventually(f.offers(t, stack)).Should(Equal(offered{"1", "bundles.example.com/v1", true}))
 	f.woken()

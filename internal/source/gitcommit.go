@@ -1,11 +1,15 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/source/artifact"
@@ -41,9 +45,16 @@ func (c *gitCommit) Make(ctx context.Context, to io.Writer) error {
 		return context.Cause(ctx)
 	}
 	failure := gitFailureOf(err, c.repo)
+	failure.diskFull = failure.diskFull && c.git.options.sharesDisk()
 	c.git.options.Log.V(1).Info("cannot make the artifact of a commit",
 		"repository", c.repo.shown(), "commit", c.sha, "problem", failure.Error(), "detail", failure.detail)
 	return artifact.NewMakeError(failure.kind, failure)
+}
+
+// sharesDisk reports whether packfiles are on the disk of the store of artifacts.
+func (o GitOptions) sharesDisk() bool {
+	var packs, store unix.Stat_t
+	return unix.Stat(cmp.Or(o.Dir, os.TempDir()), &packs) == nil && unix.Stat(o.StoreDir, &store) == nil && packs.Dev == store.Dev
 }
 
 func (c *gitCommit) pack(ctx context.Context, to io.Writer) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -74,13 +75,27 @@ func TestNothingOfACheckoutStaysOnTheDisk(t *testing.T) {
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(left).To(BeEmpty())
 
-	s.Expect(found.Maker.Make(t.Context(), brokenDisk{})).NotTo(Succeed())
+	s.Expect(found.Maker.Make(t.Context(), brokenDisk{errors.New("no space left on device")})).NotTo(Succeed())
 	left, err = os.ReadDir(dir)
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(left).To(BeEmpty())
 }
 
-// brokenDisk cannot be written to.
-type brokenDisk struct{}
+// brokenDisk cannot be written to, for this reason.
+type brokenDisk struct{ error }
 
-func (brokenDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+func (d brokenDisk) Write([]byte) (int, error) { return 0, d.error }
+
+func TestStoreIsToldOnlyOfItsOwnFullDisk(t *testing.T) {
+	s := newGitFixture(t)
+	query := s.query("a")
+	query.Source.Ref = s.first
+	found, err := s.stacks.Subscribe(query)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.git.options.StoreDir = t.TempDir()
+	s.Expect(found.Maker.Make(t.Context(), brokenDisk{syscall.ENOSPC})).To(MatchError(syscall.ENOSPC))
+	s.git.options.StoreDir = "/proc"
+	err = found.Maker.Make(t.Context(), brokenDisk{syscall.ENOSPC})
+	s.Expect(err).To(MatchError(ContainSubstring("the disk of the controller is full")))
+	s.Expect(err).NotTo(MatchError(syscall.ENOSPC))
+}

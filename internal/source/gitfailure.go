@@ -45,7 +45,7 @@ type gitFailure struct {
 	detail string
 	// newToken says that the server refused a token that it may not know yet, see git.ErrNewToken.
 	newToken bool
-	// diskFull says that the disk of the controller is full: the store makes room then.
+	// diskFull says that the disk of the controller is full, and is that of the store: the store makes room then.
 	diskFull bool
 }
 

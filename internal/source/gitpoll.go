@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,13 @@ const (
 	// minRateRetry and maxRateRetry bound how long a server can ask the controller to wait.
 	minRateRetry = time.Minute
 	maxRateRetry = time.Hour
+
+	// Servers answer from replicas, some of which are behind for seconds after a push. For doubtful after a commit was replaced, it is the
+	// answer again only when it is that of each round for settling; a round follows after firstRetry then. maxReplaced is how many such
+	// commits a poll remembers.
+	doubtful    = 2 * time.Minute
+	settling    = 30 * time.Second
+	maxReplaced = 10
 )
 
 var errPanic = errors.New("an internal error, which the log of the controller has")
@@ -275,6 +283,10 @@ type answer struct {
 	// revision is the last revision that was found, first at the time since. Its SHA is empty before the first one.
 	revision git.Revision
 	since    time.Time
+	// replaced has the revisions that were the answer before it, the last one at the end.
+	replaced []replacedRevision
+	// doubted is when the server first named one of them again, without the revision since then; zero if it does not.
+	doubted time.Time
 	// problem is why there is no artifact now, nil when the revision is current.
 	problem *Problem
 	// final says that another round cannot find anything else.
@@ -284,18 +296,21 @@ type answer struct {
 	failures int64
 }
 
+// replacedRevision is a revision that another one has replaced at that time.
+type replacedRevision struct {
+	git.Revision
+	at time.Time
+}
+
 // after returns the answer after one more round, and whether the round decided anything. The first failure that may be over at the next
 // round changes nothing for subscribers if they have an answer already, and a token that the server may not know yet changes nothing at all
-// while it is known that somebody has to act: otherwise the reason would alternate with each token.
+// while it is known that somebody has to act: otherwise the reason would alternate with each token. A revision that was replaced a moment
+// ago changes nothing at first, either: it would be deployed over the newer one.
 func (a answer) after(result pollResult, now time.Time) (next answer, decided bool) {
 	next = a
 	next.failure = result.failure
 	if result.failure == nil {
-		next.problem, next.failures, next.final = nil, 0, false
-		if result.revision != a.revision {
-			next.revision, next.since = result.revision, now
-		}
-		return next, true
+		return next.found(result.revision, now)
 	}
 	class := result.failure.class
 	if result.failure.newToken && a.failure != nil && (a.failure.class == credentialFailure || a.failure.class == absentFailure) {
@@ -314,6 +329,26 @@ func (a answer) after(result pollResult, now time.Time) (next answer, decided bo
 	return next, true
 }
 
+// found is after for a round that found a revision.
+func (a answer) found(revision git.Revision, now time.Time) (next answer, decided bool) {
+	a.failures, a.final = 0, false
+	recent := slices.DeleteFunc(slices.Clone(a.replaced), func(r replacedRevision) bool { return now.Sub(r.at) >= doubtful })
+	if revision != a.revision && slices.ContainsFunc(recent, func(r replacedRevision) bool { return r.Revision == revision }) {
+		if a.doubted.IsZero() {
+			a.doubted = now
+		}
+		if now.Sub(a.doubted) < settling {
+			return a, false
+		}
+	}
+	a.problem, a.doubted = nil, time.Time{}
+	if revision != a.revision {
+		a.replaced = append(recent[max(0, len(recent)-maxReplaced+1):], replacedRevision{a.revision, now})
+		a.revision, a.since = revision, now
+	}
+	return a, true
+}
+
 // isLimited reports whether the server asked the controller to wait.
 func (a answer) isLimited() bool {
 	return a.failure != nil && a.failure.class == rateFailure
@@ -329,6 +364,9 @@ func (a answer) shows(b answer) bool {
 
 // wait returns the time until the next round, without jitter, for subscriptions whose shortest interval is given.
 func (a answer) wait(interval time.Duration) time.Duration {
+	if a.failure == nil && !a.doubted.IsZero() {
+		return min(interval, firstRetry)
+	}
 	if a.failure == nil {
 		return interval
 	}

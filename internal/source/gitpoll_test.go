@@ -57,6 +57,84 @@ func TestSubscribersAreNotifiedOfAnotherCommitOnce(t *testing.T) {
 	d.Expect(d.notified()).To(BeEmpty())
 }
 
+func TestReplicaThatIsBehindBringsNoReplacedCommitBack(t *testing.T) {
+	const thirdSHA = "3333333333333333333333333333333333333333"
+	d := newDriver(t, GitOptions{})
+	follower, asking := queryOf("follower", branch("main")), queryOf("asking", branch("main"))
+	for _, sha := range []string{firstSHA, secondSHA, thirdSHA} {
+		d.servers.revision.SHA = sha
+		for _, query := range []GitQuery{follower, asking} {
+			query.Token = sha
+			_, _ = d.stacks.Subscribe(query)
+		}
+		d.pollAll()
+		d.Expect(d.commit(follower)).To(Equal(sha))
+	}
+	d.notified()
+	for _, behind := range []string{firstSHA, secondSHA, firstSHA} {
+		d.servers.revision.SHA = behind
+		d.pass(time.Second)
+		asking.Token = "of the webhook after " + d.time.Now().String()
+		d.Expect(d.problem(asking).Pending).To(BeTrue())
+		d.pollAll()
+		d.Expect(d.problem(asking).Pending).To(BeTrue(), "what it asked for is not known yet")
+		d.Expect(d.commit(follower)).To(Equal(thirdSHA))
+		d.Expect(d.notified()).To(BeEmpty())
+	}
+	d.servers.revision.SHA = thirdSHA
+	d.pass(10 * time.Second)
+	d.Expect(d.notified()).To(Equal([]string{"asking"}))
+	d.Expect(d.commit(asking)).To(Equal(thirdSHA))
+	d.questions()
+	d.pass(59 * time.Second)
+	d.Expect(d.questions()).To(BeZero(), "nothing is in doubt any longer")
+}
+
+func TestBranchThatGoesBackIsFollowed(t *testing.T) {
+	for _, test := range []struct {
+		name           string
+		after, latest  time.Duration
+		rounds, failed int
+	}{
+		{"at once, once the commit is older", 3 * time.Minute, time.Minute, 1, 0},
+		{"within a minute after the next poll otherwise", time.Second, 2 * time.Minute, 4, 0},
+		{"also when the server fails meanwhile", time.Second, 2 * time.Minute, 4, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := newDriver(t, GitOptions{})
+			query := queryOf("a", branch("main"))
+			_, _ = d.stacks.Subscribe(query)
+			d.pollAll()
+			d.servers.revision.SHA = secondSHA
+			d.pass(time.Minute)
+			d.Expect(d.commit(query)).To(Equal(secondSHA))
+			d.pass(test.after)
+			d.notified()
+			d.questions()
+			back := d.time.Now()
+			d.servers.revision.SHA = firstSHA
+			d.servers.during = func() {
+				if d.servers.err = nil; len(d.servers.asked) == test.failed {
+					d.servers.err = gitError(git.Unreachable) // the next round
+				}
+			}
+			d.pass(test.latest)
+			d.Expect(d.notified()).To(Equal([]string{"a"}), "once")
+			found, err := d.stacks.Subscribe(query)
+			d.Expect(err).NotTo(HaveOccurred())
+			d.Expect(found.Commit()).To(Equal(firstSHA))
+			d.Expect(found.Published.Sub(back)).To(BeNumerically("<=", test.latest))
+			rounds := 0
+			for _, at := range d.servers.times {
+				if !at.After(found.Published) {
+					rounds++
+				}
+			}
+			d.Expect(rounds).To(Equal(test.rounds))
+		})
+	}
+}
+
 func TestPollsSpreadByJitter(t *testing.T) {
 	d := newDriver(t, GitOptions{Jitter: 0.5})
 	for i := range 50 {

@@ -141,13 +141,14 @@ func (s *gitFixture) reasonOf(_ *Artifact, err error) string {
 	return problemIn(s.WithT, err).Reason
 }
 
-// onServer runs git in the directory of the repository on the server.
-func (s *gitFixture) onServer(args ...string) {
+// onServer runs git in the directory of the repository on the server, and returns what it prints.
+func (s *gitFixture) onServer(args ...string) string {
 	s.t.Helper()
 	command := exec.Command("git", args...)
 	command.Dir = filepath.Join(s.dir, "demo")
 	output, err := command.CombinedOutput()
 	s.Expect(err).NotTo(HaveOccurred(), string(output))
+	return strings.TrimSpace(string(output))
 }
 
 func (s *gitFixture) change(name, content string) string {
@@ -195,19 +196,20 @@ func TestSubscriberSeesWhatHappensToItsBranch(t *testing.T) {
 	s.Expect(s.commits(found, err)).To(Equal(second))
 	s.Expect(found.Revision).To(Equal("main@sha1:" + second))
 
-	s.onServer("update-ref", "refs/heads/main", s.first)
-	s.Expect(s.commits(s.next(query))).To(Equal(s.first), "after a force push")
+	instead := s.onServer("-c", "user.name=Demo", "-c", "user.email=demo@example.com", "commit-tree", "-p", s.first, "-m", "instead", second+"^{tree}")
+	s.onServer("update-ref", "refs/heads/main", instead)
+	s.Expect(s.commits(s.next(query))).To(Equal(instead), "after a force push")
 
 	s.onServer("update-ref", "-d", "refs/heads/main")
 	s.Expect(s.reasonOf(s.next(query))).To(Equal("RevisionNotFound"))
-	s.onServer("update-ref", "refs/heads/main", second)
-	s.Expect(s.commits(s.next(query))).To(Equal(second), "the branch is there again")
+	s.onServer("update-ref", "refs/heads/main", instead)
+	s.Expect(s.commits(s.next(query))).To(Equal(instead), "the branch is there again")
 
 	path := filepath.Join(s.dir, "demo")
 	s.Expect(os.Rename(path, path+".gone")).To(Succeed())
 	s.Expect(s.reasonOf(s.next(query))).To(Equal("RepositoryNotFound"))
 	s.Expect(os.Rename(path+".gone", path)).To(Succeed())
-	s.Expect(s.commits(s.next(query))).To(Equal(second), "the repository is there again")
+	s.Expect(s.commits(s.next(query))).To(Equal(instead), "the repository is there again")
 }
 
 func TestSubscriberSeesWhatHappensToItsServer(t *testing.T) {

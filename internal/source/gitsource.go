@@ -41,6 +41,8 @@ type GitOptions struct {
 	APIReader client.Reader
 	// Jitter spreads the polls: each interval is longer or shorter by up to this part of it, between 0 and 1.
 	Jitter float64
+	// StoreDir is a directory on the disk of the store of artifacts. The store makes room when that disk is full, and not when another one is.
+	StoreDir string
 	// Log receives problems with repositories. By default nothing is logged.
 	Log logr.Logger
 }

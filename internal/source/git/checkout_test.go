@@ -67,6 +67,7 @@ func TestSameTreeGivesTheSameBytesForEver(t *testing.T) {
 func TestCheckoutHasTheFilesOfTheCommit(t *testing.T) {
 	g := NewWithT(t)
 	o, url := repository(t)
+	o.write(`mnt-\x2dmail.mount`, "a unit of systemd\n")
 	sha := goldenCommit(o)
 	checkout := checkedOut(t, newClient(t, git.Options{}), git.Remote{URL: url}, sha)
 	g.Expect(checkout.Commit).To(Equal(git.Commit{SHA: sha, Author: "Ada Author", AuthorEmail: "ada@example.com", Message: "everything",
@@ -76,6 +77,7 @@ func TestCheckoutHasTheFilesOfTheCommit(t *testing.T) {
 	g.Expect(files).To(HaveKeyWithValue("Pulumi.yaml", "name: demo\nruntime: yaml\n"))
 	g.Expect(files).To(HaveKeyWithValue("scripts/build.sh*", "#!/bin/sh\nexit 0\n"))
 	g.Expect(files).To(HaveKeyWithValue("ünïcode/ñame.txt", "é\n"))
+	g.Expect(files).To(HaveKeyWithValue(`mnt-\x2dmail.mount`, "a unit of systemd\n"))
 	g.Expect(files).To(HaveKey(strings.Repeat("long/", 30) + "file"))
 	g.Expect(files["text"]).To(HaveLen(44 * 5000))
 	g.Expect(files["random"]).To(HaveLen(100_000))

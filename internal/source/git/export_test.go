@@ -2,6 +2,7 @@ package git
 
 import (
 	"context"
+	"crypto/x509"
 	"net"
 	"time"
 )
@@ -28,6 +29,11 @@ func (c *Client) Expect(window, preparation time.Duration) {
 // DialHTTP replaces how connections over HTTP are made.
 func (c *Client) DialHTTP(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
 	c.transport.DialContext = dial
+}
+
+// TrustHTTP sets the authorities that are trusted over https.
+func (c *Client) TrustHTTP(authorities *x509.CertPool) {
+	c.transport.TLSClientConfig.RootCAs = authorities
 }
 
 // ExpectTokens sets how old a token of a GitHub App is when all servers know it, and the times between the attempts with a younger one.

@@ -53,6 +53,7 @@ func TestHostileTreesAreRefused(t *testing.T) {
 		"slash":            treeLine(t, "100644", "../../etc/passwd", blob),
 		"absolute":         treeLine(t, "100644", "/etc/passwd", blob),
 		"backslash":        treeLine(t, "100644", `..\passwd`, blob),
+		"git's config":     treeLine(t, "100644", `.git\config`, blob),
 		"twice":            append(treeLine(t, "120000", "x", blob), treeLine(t, "40000", "x", sub)...),
 		"unknown mode":     treeLine(t, "10644", "x", blob),
 		"damaged":          []byte("100644 x\x00short"),

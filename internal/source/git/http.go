@@ -31,6 +31,11 @@ const (
 	dialTimeout      = 15 * time.Second
 	handshakeTimeout = 15 * time.Second
 	idleConnTimeout  = time.Minute
+
+	// A connection over HTTP/2 is left when it brings nothing for pingAfter, and no answer to a ping for pingTimeout after that. Otherwise one
+	// that a gateway has dropped silently would be used for each request to the host until TCP gives up, after a quarter of an hour.
+	pingAfter   = 15 * time.Second
+	pingTimeout = 10 * time.Second
 )
 
 // httpSession speaks git's smart protocol over HTTP (gitprotocol-http). Each command is a request of its own.
@@ -355,6 +360,7 @@ func newTransport(allowLocal bool, environment *httpproxy.Config) *http.Transpor
 			return nil
 		},
 		ForceAttemptHTTP2:      true,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		TLSHandshakeTimeout:    handshakeTimeout,
 		IdleConnTimeout:        idleConnTimeout,
 		MaxIdleConns:           100,

@@ -24,6 +24,7 @@ const (
 	headRef      = "HEAD"
 	branchPrefix = "refs/heads/"
 	tagPrefix    = "refs/tags/"
+	originPrefix = "refs/remotes/origin/"
 
 	sha1Length   = 40
 	sha256Length = 64
@@ -129,6 +130,9 @@ func candidates(ref string) []string {
 	switch {
 	case ref == "" || ref == headRef:
 		return []string{headRef}
+	case strings.HasPrefix(ref, originPrefix):
+		// The name of a branch in a clone, which programs that clone take, too.
+		return []string{ref, branchPrefix + strings.TrimPrefix(ref, originPrefix)}
 	case strings.HasPrefix(ref, "refs/"):
 		return []string{ref}
 	case strings.HasPrefix(ref, "heads/"), strings.HasPrefix(ref, "tags/"):

@@ -33,6 +33,7 @@ func TestResolveFindsTheCommitThatARefNames(t *testing.T) {
 		{"main", second, "refs/heads/main", "main@sha1:"},
 		{"heads/main", second, "refs/heads/main", "main@sha1:"},
 		{"refs/heads/main", second, "refs/heads/main", "main@sha1:"},
+		{"refs/remotes/origin/main", second, "refs/heads/main", "main@sha1:"},
 		{"feature/x", second, "refs/heads/feature/x", "feature/x@sha1:"},
 		{"light", first, "refs/tags/light", "light@sha1:"},
 		{"v1", first, "refs/tags/v1", "v1@sha1:"},

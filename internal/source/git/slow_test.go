@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,6 +64,12 @@ func drip(w http.ResponseWriter, content []byte, size int, forever bool) {
 // packet is the start of a packet that declares the largest length.
 var packet = []byte("fff0" + strings.Repeat("x", 60_000))
 
+// refsOf is what a server sends at first that has the commit on the branch main.
+func refsOf(sha string) []byte {
+	line := sha + " refs/heads/main\x00shallow side-band-64k ofs-delta"
+	return fmt.Appendf(nil, "001e# service=git-upload-pack\n0000%04x%s\n0000", len(line)+5, line)
+}
+
 // A server may be slow for the preparation time in all and no longer, whatever it sent before and however long the timeouts are.
 func TestServerThatIsSlowForLongIsLeft(t *testing.T) {
 	b := &packBuilder{}
@@ -71,8 +80,7 @@ func TestServerThatIsSlowForLongIsLeft(t *testing.T) {
 	answer.WriteString("00000008NAK\n")
 	_ = band(&answer, 1, pack)
 	answer.WriteString("0000")
-	line := sha + " refs/heads/main\x00shallow side-band-64k ofs-delta"
-	refs := fmt.Appendf(nil, "001e# service=git-upload-pack\n0000%04x%s\n0000", len(line)+5, line)
+	refs := refsOf(sha)
 	all := func(w http.ResponseWriter, content []byte) { drip(w, content, len(content), false) }
 
 	for name, tt := range map[string]struct {
@@ -128,6 +136,52 @@ func TestServerThatIsSlowForLongIsLeft(t *testing.T) {
 			})
 		})
 	}
+}
+
+// dropped is a connection of which nothing arrives any longer, once it is lost, and nobody is told.
+type dropped struct {
+	net.Conn
+	lost *atomic.Bool
+}
+
+func (d dropped) Write(content []byte) (int, error) {
+	if d.lost.Load() {
+		return len(content), nil
+	}
+	return d.Conn.Write(content)
+}
+
+func TestConnectionThatIsLostIsNotUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		sha := strings.Repeat("1", 40)
+		server := httptest.NewTestServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+			_, _ = w.Write(refsOf(sha))
+		}))
+		server.EnableHTTP2 = true
+		network := server.Client().Transport.(*http.Transport)
+		client := newClient(t, git.Options{})
+		client.TrustHTTP(network.TLSClientConfig.RootCAs)
+		var lost atomic.Bool
+		connections := 0
+		client.DialHTTP(func(ctx context.Context, kind, address string) (net.Conn, error) {
+			secure, err := network.DialTLSContext(ctx, kind, address)
+			if connections++; err != nil || connections > 1 {
+				return secure.(*tls.Conn).NetConn(), err
+			}
+			return dropped{secure.(*tls.Conn).NetConn(), &lost}, nil
+		})
+		remote := git.Remote{URL: "https://example.com/repo"}
+		for range 2 {
+			g.Expect(client.Resolve(t.Context(), remote, "main")).To(HaveField("SHA", sha))
+		}
+		g.Expect(connections).To(Equal(1))
+		lost.Store(true)
+		resolveFails(t, client, remote, "main", git.Unreachable)
+		g.Expect(client.Resolve(t.Context(), remote, "main")).To(HaveField("SHA", sha))
+		g.Expect(connections).To(Equal(2))
+	})
 }
 
 func TestSSHServerThatIsSlowForLongIsLeft(t *testing.T) {

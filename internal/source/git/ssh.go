@@ -48,7 +48,7 @@ func (r *repository) connectSSH(ctx context.Context) (session, error) {
 	// A deadline in the past ends every read and write at once.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	config := &ssh.ClientConfig{User: r.sshUser(), Auth: methods, HostKeyCallback: keys.check, HostKeyAlgorithms: keys.algorithms(),
-		ClientVersion: "SSH-2.0-stack-controller"}
+		KeyExchanges: keyExchanges(), ClientVersion: "SSH-2.0-stack-controller"}
 	handshake, channels, requests, err := ssh.NewClientConn(conn, r.endpoint.address(), config)
 	if err != nil {
 		stop()
@@ -84,11 +84,26 @@ func (r *repository) dial(ctx context.Context) (net.Conn, error) {
 	return through.(proxy.ContextDialer).DialContext(ctx, "tcp", r.endpoint.address())
 }
 
-// handshakeFailure explains errors that the library reports as text only. An error of the host key check is an Error already.
+// keyExchanges returns all key exchanges that the library has and OpenSSH accepts or accepted for long. By default, the library offers fewer:
+// hardened servers may have only those that are missing then.
+func keyExchanges() []string {
+	return append(ssh.SupportedAlgorithms().KeyExchanges, ssh.InsecureKeyExchangeDH14SHA1)
+}
+
+// handshakeFailure explains errors of the library. An error of the host key check is an Error already. What the server offers is only for the
+// log: it has not got the credentials.
 func (r *repository) handshakeFailure(ctx context.Context, err error) error {
+	negotiation, failed := errors.AsType[*ssh.AlgorithmNegotiationError](err)
 	switch {
-	case ctx.Err() == nil && strings.Contains(err.Error(), "no common algorithm for host key"):
+	case ctx.Err() == nil && failed && negotiation.What == "host key":
 		return r.fail(HostKeyUnknown, "host key mismatch: the server has no host key of a type that the known hosts have for %s", plain(r.endpoint.address()))
+	case ctx.Err() == nil && failed:
+		own := slices.DeleteFunc(slices.Clone(negotiation.SupportedAlgorithms), func(name string) bool {
+			return strings.HasPrefix(name, "ext-info-") || strings.HasPrefix(name, "kex-strict-") // these say what a client can do
+		})
+		failure := r.fail(Unreachable, "the server accepts no %s that the controller has: let it accept one of %s", negotiation.What, strings.Join(own, ", "))
+		failure.Detail = r.secrets.foreign(err.Error())
+		return failure
 	case ctx.Err() == nil && strings.Contains(err.Error(), "unable to authenticate"):
 		return r.fail(AuthenticationFailed, "the server does not accept the private key or the password of user %s", plain(r.sshUser()))
 	}

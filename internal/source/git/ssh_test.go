@@ -59,7 +59,14 @@ func sshServer(t *testing.T, root string, host, client ssh.Signer) (address stri
 // sshServerThat runs commands in its own way.
 func sshServerThat(t *testing.T, host, client ssh.Signer, run func(channel ssh.Channel, command string)) (address string) {
 	t.Helper()
+	return sshServerWith(t, ssh.Config{}, host, client, run)
+}
+
+// sshServerWith has other algorithms, too.
+func sshServerWith(t *testing.T, algorithms ssh.Config, host, client ssh.Signer, run func(channel ssh.Channel, command string)) (address string) {
+	t.Helper()
 	config := &ssh.ServerConfig{
+		Config: algorithms,
 		PublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 			if meta.User() != "git" || !bytes.Equal(key.Marshal(), client.PublicKey().Marshal()) {
 				return nil, errors.New("not this key")
@@ -210,6 +217,36 @@ func TestSSH(t *testing.T) {
 			NewWithT(t).Expect(message).NotTo(ContainSubstring(canary))
 		})
 	}
+}
+
+func TestServerMayAcceptAnyOneOfTheAlgorithmsOfTheLibrary(t *testing.T) {
+	key, signer := sshKey(t, "")
+	_, host := sshKey(t, "")
+	client := newClient(t, git.Options{})
+	known := ssh.SupportedAlgorithms()
+	resolve := func(t *testing.T, only ssh.Config) error {
+		address := sshServerWith(t, only, host, signer, func(channel ssh.Channel, _ string) { _, _ = channel.Stderr().Write([]byte("it is not found")) })
+		_, err := client.Resolve(t.Context(), git.Remote{URL: "ssh://git@" + address + "/repo", Auth: git.Auth{PrivateKey: key},
+			KnownHosts: []byte(knownhosts.Line([]string{address}, host.PublicKey()))}, "main")
+		return err
+	}
+	for _, name := range append(known.KeyExchanges, ssh.InsecureKeyExchangeDH14SHA1) {
+		t.Run(name, func(t *testing.T) {
+			expectKind(t, resolve(t, ssh.Config{KeyExchanges: []string{name}}), git.RepositoryNotFound)
+		})
+	}
+	for _, name := range known.Ciphers {
+		t.Run(name, func(t *testing.T) {
+			expectKind(t, resolve(t, ssh.Config{Ciphers: []string{name}}), git.RepositoryNotFound)
+		})
+	}
+	t.Run("but not none", func(t *testing.T) {
+		g := NewWithT(t)
+		message := expectKind(t, resolve(t, ssh.Config{KeyExchanges: []string{ssh.InsecureKeyExchangeDH1SHA1}}), git.Unreachable).Message
+		g.Expect(message).To(And(ContainSubstring("accepts no key exchange that the controller has"), ContainSubstring(ssh.KeyExchangeDH16SHA512), Not(ContainSubstring("kex-strict"))))
+		message = expectKind(t, resolve(t, ssh.Config{Ciphers: []string{ssh.InsecureCipherAES128CBC}}), git.Unreachable).Message
+		g.Expect(message).To(And(ContainSubstring("accepts no client to server cipher that"), ContainSubstring(ssh.CipherAES256CTR)))
+	})
 }
 
 func TestSilentSSHServerIsATimeout(t *testing.T) {

@@ -235,18 +235,25 @@ func parseTree(content []byte, most int) ([]object.TreeEntry, error) {
 	return entries, nil
 }
 
-// checkName refuses text that is not the name of a file, and every name that some system treats as .git.
+// checkName refuses text that is not the name of a file, and every name that some system treats as .git, or as a path to .git or out of the
+// checkout. Other names may have backslashes, as those of units of systemd do.
 func checkName(name string) error {
 	refuse := func(reason string) error { return fmt.Errorf("%w: %s %s", errTree, shownPath(name), reason) }
 	switch {
-	case name == "" || name == "." || name == "..":
+	case name == "" || name == ".":
 		return refuse("is not a name")
 	case len(name) > maxNameLength:
 		return refuse(fmt.Sprintf("has more than %d bytes", maxNameLength))
-	case strings.ContainsAny(name, "/\\\x00"):
-		return refuse("has a slash, a backslash or a zero byte in it")
-	case isDotGit(name):
-		return refuse("stands for git's own directory")
+	case strings.ContainsAny(name, "/\x00"):
+		return refuse("has a slash or a zero byte in it")
+	}
+	for element := range strings.SplitSeq(name, `\`) {
+		switch {
+		case element == "..":
+			return refuse("stands for the directory above")
+		case isDotGit(element):
+			return refuse("stands for git's own directory")
+		}
 	}
 	return nil
 }

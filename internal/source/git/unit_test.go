@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -304,10 +305,11 @@ func TestRateLimitsOfServers(t *testing.T) {
 
 func TestNamesThatStandForGitsDirectoryAreRefused(t *testing.T) {
 	for _, name := range []string{".git", ".GIT", ".Git", ".git.", ".git ", ".git. .", "git~1", "GIT~1", ".g\u200cit", ".git::$INDEX_ALLOCATION", "..", ".",
-		"", "a/b", `a\b`, "a\x00b", strings.Repeat("x", 256)} {
+		"", "a/b", `..\b`, `a\..\b`, `a\..`, `.git\config`, `a\.GIT`, `a\git~1\b`, "a\x00b", strings.Repeat("x", 256)} {
 		NewWithT(t).Expect(checkName(name)).NotTo(Succeed(), "%q", name)
 	}
-	for _, name := range []string{".gitignore", ".gitmodules", ".github", "git", "...", "a b", "git~2", "Icon\r", "\xe9t\xe9", strings.Repeat("x", 255)} {
+	for _, name := range []string{`a\b`, `mnt-\x2dmail.mount`, `\`, `a\...`, ".gitignore", ".gitmodules", ".github", "git", "...", "a b", "git~2",
+		"Icon\r", "\xe9t\xe9", strings.Repeat("x", 255)} {
 		NewWithT(t).Expect(checkName(name)).To(Succeed(), "%q", name)
 	}
 }
@@ -394,7 +396,8 @@ func FuzzTree(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte) {
 		entries, err := parseTree(content, 1000)
 		for _, entry := range entries {
-			if err == nil && (strings.ContainsAny(entry.Name, "/\\\x00") || strings.EqualFold(entry.Name, ".git") || entry.Name == "..") {
+			if err == nil && (strings.ContainsAny(entry.Name, "/\x00") || strings.EqualFold(entry.Name, ".git") ||
+				slices.Contains(strings.Split(entry.Name, `\`), "..")) {
 				t.Fatalf("%q", entry.Name)
 			}
 		}

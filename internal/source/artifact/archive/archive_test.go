@@ -66,6 +66,9 @@ func TestUnpackWritesRegularFilesAndDirectories(t *testing.T) {
 			add(w, tar.Header{Name: "pax_global_header", Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "5a1f"}}, "")
 			add(w, tar.Header{Name: "f"}, "x")
 		}, map[string]string{"f": "-rw------- x"}},
+		{"a backslash is a part of a name", func(w *tar.Writer) {
+			add(w, tar.Header{Name: `units/mnt-\x2dmail.mount`}, "x")
+		}, map[string]string{"units": "drwx------", `units/mnt-\x2dmail.mount`: "-rw------- x"}},
 		{"an empty archive", func(*tar.Writer) {}, map[string]string{}},
 	}
 	for _, tt := range tests {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -28,11 +29,12 @@ func cleanName(name string) (string, error) {
 		return refuse(fmt.Sprintf("has a name of more than %d bytes", maxNameLength))
 	case strings.HasPrefix(name, "/"):
 		return refuse("has an absolute name")
-	case strings.ContainsAny(name, "\\\x00"):
-		return refuse("has a backslash or zero byte in its name")
+	case strings.ContainsRune(name, 0):
+		return refuse("has a zero byte in its name")
 	}
 	for element := range strings.SplitSeq(name, "/") {
-		if element == ".." {
+		// A backslash is a part of a name, as in those of units of systemd, but is taken for a slash by some systems.
+		if slices.Contains(strings.Split(element, `\`), "..") {
 			return refuse(`has ".." in its name`)
 		}
 		if len(element) > maxElementLength {

@@ -35,6 +35,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/opencontainers/go-digest"
 	_ "github.com/opencontainers/go-digest/blake3" // one of the algorithms that source-controller may be told to use
+	"golang.org/x/net/http/httpproxy"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/fluxcd/pkg/http/fetch"
@@ -100,6 +101,8 @@ type Options struct {
 type Downloader struct {
 	options Options
 	fetcher fetcher
+	// proxyOf returns the proxy for a URL, nil if there is none.
+	proxyOf func(*url.URL) (*url.URL, error)
 }
 
 // fetcher is what a Downloader needs of fetch.ArchiveFetcher.
@@ -115,9 +118,10 @@ func New(options Options) *Downloader {
 	// One byte more than allowed distinguishes content that goes on from content that ends at the limit.
 	limit, host := options.MaxSize+1, os.Getenv(HostOverrideVariable)
 	if options.Transport != nil {
-		return &Downloader{options: options, fetcher: &transportFetcher{client: &http.Client{Transport: options.Transport}, limit: limit, host: host}}
+		return &Downloader{options: options, fetcher: &transportFetcher{client: &http.Client{Transport: options.Transport}, limit: limit, host: host},
+			proxyOf: func(*url.URL) (*url.URL, error) { return nil, nil }}
 	}
-	return &Downloader{options: options, fetcher: fetch.New(
+	return &Downloader{options: options, proxyOf: httpproxy.FromEnvironment().ProxyFunc(), fetcher: fetch.New(
 		fetch.WithRetries(0),
 		fetch.WithMaxDownloadSize(int(limit)),
 		fetch.WithHostnameOverwrite(host),
@@ -160,7 +164,7 @@ func (d *Downloader) try(ctx context.Context, url string, wanted digest.Digest, 
 	defer d.watch(ctx, cancel, path)()
 	ctx, stop := throughput.Require(ctx, d.options.Window, 0, func() int64 { return sizeOf(path) })
 	defer stop()
-	err = d.fetcher.FetchWithContext(d.guarded(ctx, cancel), url, wanted.String(), dir)
+	err = d.fetcher.FetchWithContext(d.guarded(ctx, cancel, url), url, wanted.String(), dir)
 	again, err = d.classify(ctx, err, path, wanted)
 	if err != nil {
 		if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
@@ -304,15 +308,25 @@ type guard struct {
 // guarded returns a context for one request. The context is cancelled when a redirect leads to a place that is not allowed, or when a host
 // has an address that is refused. If the client gets a connection nevertheless, the connection is closed before the request is written to
 // it. Behind a proxy the guard cannot distinguish hosts; the proxy decides then.
-func (d *Downloader) guarded(ctx context.Context, cancel context.CancelCauseFunc) context.Context {
+func (d *Downloader) guarded(ctx context.Context, cancel context.CancelCauseFunc, address string) context.Context {
 	g := &guard{cancel: cancel, redirects: d.options.Redirects, check: checkLinkLocal}
-	// If the host is replaced, the operator of the controller chose it.
-	if d.options.Untrusted && os.Getenv(HostOverrideVariable) == "" {
+	// If the host is replaced, or there is a proxy, the operator of the controller chose what is connected to.
+	if d.options.Untrusted && os.Getenv(HostOverrideVariable) == "" && !d.isProxied(address) {
 		g.check = netguard.Check
 	}
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: g.getConn, ConnectStart: g.connectStart, GotConn: g.gotConn, GotFirstResponseByte: g.gotAnswer,
 	})
+}
+
+// isProxied reports whether requests for the URL go through a proxy.
+func (d *Downloader) isProxied(address string) bool {
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	proxy, err := d.proxyOf(parsed)
+	return err == nil && proxy != nil
 }
 
 func checkLinkLocal(address netip.Addr) error {

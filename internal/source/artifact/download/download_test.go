@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -83,4 +84,23 @@ func TestLinkLocalAddressIsRefused(t *testing.T) {
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring("link-local address, which is refused")))
 		})
 	}
+}
+
+func TestProxyOfTheEnvironmentMayBeOnThisMachine(t *testing.T) {
+	g := NewWithT(t)
+	const proxied = "DOWNLOADS_ARE_PROXIED"
+	if os.Getenv(proxied) == "" {
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.Host)) }))
+		t.Cleanup(proxy.Close)
+		// A process reads the variables once.
+		process := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		process.Env = append(os.Environ(), proxied+"=true", "HTTP_PROXY="+proxy.URL, "NO_PROXY=", "no_proxy=")
+		output, err := process.CombinedOutput()
+		g.Expect(err).NotTo(HaveOccurred(), string(output))
+		return
+	}
+	downloads := download.New(download.Options{MaxSize: 1 << 20, Timeout: time.Minute, Untrusted: true})
+	g.Expect(downloads.Fetch(t.Context(), "http://source.example/file", digest.FromString("source.example"), t.TempDir())).NotTo(BeEmpty())
+	_, err := downloads.Fetch(t.Context(), "http://127.0.0.1:1/file", digest.FromString("x"), t.TempDir())
+	g.Expect(err).To(MatchError(netguard.ErrRefused), "a source may not be there")
 }
