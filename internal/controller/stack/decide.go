@@ -334,7 +334,7 @@ func outdated(o observation) bool {
 
 // lostSource reports whether the Update waits for an artifact that its source no longer offers, and another Update would not: the
 // source offers another artifact, or the resources can be destroyed from the state. An earlier artifact has to be fetched when the store is
-// empty, as that of a new controller is.
+// empty, as that of a new controller is, and a source does not say whether it was verified.
 func lostSource(o observation) bool {
 	reason, _ := o.update.WaitingProblem()
 	if o.update.Spec.Source == nil || !slices.Contains(lostReasons, reason) {
@@ -349,7 +349,7 @@ func lostSource(o observation) bool {
 // lostReasons are the reasons of an Update that waits for its artifact.
 var lostReasons = []string{
 	pulumiv1.SourceNotReadyReason, pulumiv1.SourceNotFoundReason, pulumiv1.ArtifactFetchFailedReason, pulumiv1.RevisionNotFoundReason,
-	pulumiv1.RepositoryNotFoundReason,
+	pulumiv1.RepositoryNotFoundReason, pulumiv1.SourceNotVerifiedReason,
 }
 
 // isApproved reports whether the Update may run as far as spec.approval is concerned: it changes nothing, or carries out the plan that is

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -112,6 +113,12 @@ func contentUnknown(o *observation)  { o.stack.Status.LastUpdate.ContentDigest =
 func newDigest(o *observation)       { o.artifact.Digest = "sha256:b" }
 func running(o *observation)         { o.update.Status.StartTime = &metav1.Time{Time: now} }
 func removed(o *observation)         { o.update.DeletionTimestamp = &metav1.Time{Time: now} }
+func unverified(o *observation)      { waitsWith(o, pulumiv1.SourceNotVerifiedReason) }
+
+// waitsWith makes the Update one that waits because of the reason.
+func waitsWith(o *observation, reason string) {
+	conditions.MarkFalse(o.update, autov1alpha1.UpdateProgressing, reason, "why")
+}
 
 func workspaceFails(o *observation) {
 	o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
@@ -269,6 +276,13 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "an Update that another controller left running does not", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateProgressing, Status: metav1.ConditionTrue}), func(o *observation) {
 			o.update.Spec.Source = nil
 		}), action: actionFollow},
+		{name: "a waiting destroy makes room when its artifact is not known to be verified and there is another one", given: with(destroying(), unverified, newDigest),
+			action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "so does an Update with a plan", given: with(updating(), unverified, newDigest, func(o *observation) {
+			o.update.Spec.Plan = &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest}
+			o.stack.Status.Plan = &pulumiv1.PlanStatus{Commit: "sha256:b"}
+		}), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "an artifact that is not known to be verified is waited for when there is no other one", given: with(destroying(), unverified), action: actionFollow},
 		{name: "a running Update does not", given: with(updating(), newDigest, running), action: actionFollow},
 		{name: "a waiting Update with a plan that the status lost is followed", given: with(updating(), func(o *observation) {
 			o.update.Spec.Plan = &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest}
