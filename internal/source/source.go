@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -126,7 +127,7 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 		found, err = used.Resolve(ctx, stack, true)
 	}
 	if err == nil && s.RequiresVerified(stack) {
-		err = found.Verification.check(found.Digest, stack.Status.VerifiedDigest)
+		err = found.Verification.check(found.Digest, stack.Status.VerifiedDigests()...)
 	}
 	if err != nil {
 		return nil, err
@@ -235,10 +236,10 @@ type Verification struct {
 	Problem string
 }
 
-// check returns a *Problem unless Flux has verified the artifact with the digest, or the digest is the one that was recorded as verified.
+// check returns a *Problem unless Flux has verified the artifact with the digest, or the digest is one of those that were recorded as verified.
 // So a verified artifact may still run while its source is getting the next revision.
-func (v Verification) check(digest, remembered string) error {
-	if v.Verified || v.Lasting && digest != "" && digest == remembered {
+func (v Verification) check(digest string, remembered ...string) error {
+	if v.Verified || v.Lasting && digest != "" && slices.Contains(remembered, digest) {
 		return nil
 	}
 	return &Problem{Reason: pulumiv1.SourceNotVerifiedReason, Message: v.Problem, Permanent: v.Impossible, Revoked: v.Revoked}
@@ -261,7 +262,7 @@ func (s *Set) CheckUnsourced(stack *pulumiv1.Stack) error {
 
 // CheckVerified returns a *Problem unless Flux has verified the artifact that an Update in the namespace runs, now or when its digest was
 // recorded (remembered).
-func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource, remembered string) error {
+func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource, remembered ...string) error {
 	kind, ok := s.OfUpdate(from).(verifier)
 	if !ok {
 		return permanent(pulumiv1.SourceNotVerifiedReason,
@@ -271,7 +272,7 @@ func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1a
 	if err != nil {
 		return err
 	}
-	return verification.check(from.Digest, remembered)
+	return verification.check(from.Digest, remembered...)
 }
 
 // Problem says why a Stack has no artifact to run. It is not a failure of the Stack's program: waiting for a source never consumes an

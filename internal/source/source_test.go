@@ -186,7 +186,7 @@ func TestArtifactThatIsPublishedNoLongerNeedsARecordThatItWasVerified(t *testing
 	g.Expect(set.CheckVerified(t.Context(), "team", from, "")).To(Succeed())
 
 	from.Digest = "sha256:earlier"
-	g.Expect(set.CheckVerified(t.Context(), "team", from, from.Digest)).To(Succeed())
+	g.Expect(set.CheckVerified(t.Context(), "team", from, "sha256:a", from.Digest)).To(Succeed())
 	problem := problemIn(g, set.CheckVerified(t.Context(), "team", from, "sha256:a"))
 	g.Expect(problem.Reason).To(Equal(pulumiv1.SourceNotVerifiedReason))
 	g.Expect(problem.Revoked).To(BeFalse())

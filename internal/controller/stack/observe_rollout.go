@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -84,7 +85,7 @@ func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
 // mayBeUnverified reports whether the Stack must not run an artifact that its source offered before: a source says only of the newest one whether
 // it is verified.
 func (r *Reconciler) mayBeUnverified(stack *pulumiv1.Stack, digest string) bool {
-	return r.Sources.RequiresVerified(stack) && digest != stack.Status.VerifiedDigest
+	return r.Sources.RequiresVerified(stack) && !slices.Contains(stack.Status.VerifiedDigests(), digest)
 }
 
 // rolloutOf returns the StackRollout that the Stack names, of any shard; nil when there is none. The caller must not change it.

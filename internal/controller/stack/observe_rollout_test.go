@@ -102,9 +102,14 @@ func TestHeldOfferIsNotRecordedAsVerified(t *testing.T) {
 
 	rollout.Status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: autov1alpha1.RolloutRevision{Revision: "main@sha1:b", Digest: "sha256:b"}}
 	rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: waves.Name("team", o.stack.Name)}}
-	o.held = nil
+	o.held, o.stack.Status.VerifiedDigest = nil, "sha256:a"
 	g.Expect(observed()).To(Equal("sha256:b"))
 	g.Expect(o.stack.Status.VerifiedDigest).To(Equal("sha256:b"))
+	g.Expect(o.stack.Status.EarlierVerifiedDigests).To(ConsistOf("sha256:a"), "until it has run the other one")
+
+	rollout.Status.Paused = true
+	g.Expect(observed()).To(Equal("sha256:a"), "an edit runs what the Stack has")
+	g.Expect(o.stack.Status.EarlierVerifiedDigests).To(ConsistOf("sha256:a"))
 }
 
 // What all others have is offered no longer, so nobody says of it whether it is verified.

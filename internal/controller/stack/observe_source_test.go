@@ -30,6 +30,34 @@ func TestVerifiedDigestIsForgottenOnlyWhenItsSourceRefusesIt(t *testing.T) {
 	g.Expect(after(offered)).To(BeEmpty(), "the source looks at another revision")
 }
 
+func TestWhatTheStackHasStaysVerifiedAsLongAsItIsInUse(t *testing.T) {
+	g, o := NewWithT(t), &observation{stack: &pulumiv1.Stack{}, verified: true}
+	status := &o.stack.Status
+	offered := func(digest string) []string {
+		o.artifact = &source.Artifact{Digest: digest}
+		followVerification(o)
+		g.Expect(status.VerifiedDigest).To(Equal(digest))
+		return status.EarlierVerifiedDigests
+	}
+	g.Expect(offered("sha256:a")).To(BeEmpty())
+	g.Expect(offered("sha256:b")).To(BeEmpty(), "nothing was run")
+	status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Commit: "sha256:b"}
+	g.Expect(offered("sha256:c")).To(ConsistOf("sha256:b"), "it runs")
+	status.LastUpdate, status.CurrentUpdate = &pulumiv1.StackUpdateStatus{LastAttemptedCommit: "sha256:b"}, &pulumiv1.CurrentStackUpdate{Commit: "sha256:c"}
+	g.Expect(offered("sha256:d")).To(ConsistOf("sha256:b", "sha256:c"), "one has ended, and one runs")
+	g.Expect(offered("sha256:e")).To(ConsistOf("sha256:b", "sha256:c"), "what was offered in between is forgotten")
+	status.LastUpdate.LastAttemptedCommit, status.CurrentUpdate = "sha256:unverified", nil
+	g.Expect(offered("sha256:e")).To(BeEmpty(), "that something was run says nothing about it")
+
+	status.LastUpdate.LastAttemptedCommit = "sha256:e"
+	g.Expect(offered("sha256:f")).To(ConsistOf("sha256:e"))
+	g.Expect(offered("sha256:e")).To(BeEmpty(), "it is offered again")
+	g.Expect(offered("sha256:f")).To(ConsistOf("sha256:e"))
+	o.verified, o.sourceProblem = false, &source.Problem{Reason: pulumiv1.SourceNotVerifiedReason, Revoked: true}
+	followVerification(o)
+	g.Expect(status.VerifiedDigests()).To(HaveEach(BeEmpty()))
+}
+
 // countedSource is a source of Flux that offers one artifact, and counts who asks for it.
 type countedSource struct {
 	*source.Flux
