@@ -341,15 +341,21 @@ func lostSource(o observation) bool {
 		return false
 	}
 	if o.artifact != nil {
-		return o.artifact.Commit() != source.CommitOf(o.update.Spec.Source)
+		return o.artifact.Commit() != source.CommitOf(o.update.Spec.Source) || packedAnew(o.artifact, o.update.Spec.Source)
 	}
 	return !o.stack.DeletionTimestamp.IsZero() && o.sourceProblem != nil && !o.sourceProblem.Pending && destroyableFromState(o.stack)
+}
+
+// packedAnew reports whether the commit that the Update runs is stored with other bytes, because an earlier version of the controller packed it. A
+// commit is identified by its hash, so another Update may run what there is now.
+func packedAnew(stored *source.Artifact, from *autov1alpha1.UpdateSource) bool {
+	return from.Git != nil && stored.Digest != "" && stored.Digest != from.Digest
 }
 
 // lostReasons are the reasons of an Update that waits for its artifact.
 var lostReasons = []string{
 	pulumiv1.SourceNotReadyReason, pulumiv1.SourceNotFoundReason, pulumiv1.ArtifactFetchFailedReason, pulumiv1.RevisionNotFoundReason,
-	pulumiv1.RepositoryNotFoundReason, pulumiv1.SourceNotVerifiedReason,
+	pulumiv1.RepositoryNotFoundReason, pulumiv1.SourceNotVerifiedReason, pulumiv1.ArtifactDigestMismatchReason,
 }
 
 // isApproved reports whether the Update may run as far as spec.approval is concerned: it changes nothing, or carries out the plan that is

@@ -115,6 +115,16 @@ func running(o *observation)         { o.update.Status.StartTime = &metav1.Time{
 func removed(o *observation)         { o.update.DeletionTimestamp = &metav1.Time{Time: now} }
 func unverified(o *observation)      { waitsWith(o, pulumiv1.SourceNotVerifiedReason) }
 
+// packed makes the Update one that waits for a commit with the digest sha256:a, while the commit is stored under another one.
+func packed(digest string) func(*observation) {
+	return func(o *observation) {
+		waitsWith(o, pulumiv1.ArtifactDigestMismatchReason)
+		git := &autov1alpha1.GitSource{Ref: "c"}
+		o.update.Spec.Source.Git, o.stack.Status.CurrentUpdate.Commit = git, git.Ref
+		o.artifact.Origin.Git, o.artifact.Digest = git, digest
+	}
+}
+
 // waitsWith makes the Update one that waits because of the reason.
 func waitsWith(o *observation, reason string) {
 	conditions.MarkFalse(o.update, autov1alpha1.UpdateProgressing, reason, "why")
@@ -283,6 +293,10 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 			o.stack.Status.Plan = &pulumiv1.PlanStatus{Commit: "sha256:b"}
 		}), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
 		{name: "an artifact that is not known to be verified is waited for when there is no other one", given: with(destroying(), unverified), action: actionFollow},
+		{name: "a waiting Update makes room when its commit is packed anew", given: with(updating(), packed("sha256:b")), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "so does a destroy", given: with(destroying(), packed("sha256:b")), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "an Update whose agent finds other bytes than were sent waits", given: with(updating(), packed("sha256:a")), action: actionFollow},
+		{name: "so does one whose commit is not packed yet", given: with(updating(), packed("")), action: actionFollow},
 		{name: "a running Update does not", given: with(updating(), newDigest, running), action: actionFollow},
 		{name: "a waiting Update with a plan that the status lost is followed", given: with(updating(), func(o *observation) {
 			o.update.Spec.Plan = &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest}

@@ -326,6 +326,9 @@ func (r *Reconciler) inheritedSource(ctx context.Context, o *observation) (*auto
 	if err != nil || from == nil {
 		return nil, err
 	}
+	if from.Git != nil {
+		from.Digest = "" // the hash of the commit identifies it, and an earlier version of the controller may have packed it into other bytes
+	}
 	stack, err := readStack(ctx, r, workspace.Namespace, workspace.Name)
 	takeNewest(from, latest.Name, stack)
 	return from, err
