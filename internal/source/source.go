@@ -135,21 +135,26 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 	return found, nil
 }
 
-// mayBeOutdated reports whether the artifact, which comes from a cache, is another one than the Stack has run or is running, and is not newer than
-// the last update. A cache that has just been filled may be behind, because the API server that filled it is: without a second look, a Stack
-// would be rolled back.
+// mayBeOutdated reports whether the artifact, which comes from a cache, is another one than the Stack has run or is running, and may be older. A
+// cache that has just been filled may be behind, because the API server that filled it is: without a second look, a Stack would be rolled back, or
+// would lose an update that waits, or the approvals of its plan.
 func mayBeOutdated(stack *pulumiv1.Stack, found *Artifact) bool {
 	last, current, plan := stack.Status.LastUpdate, stack.Status.CurrentUpdate, stack.Status.Plan
 	switch {
 	case !found.Watched || found.Digest == "": // it was read just now, or is a commit of a git server
 		return false
-	case last == nil || last.LastAttemptedCommit == found.Digest:
-		return false
 	case current != nil && current.Commit == found.Digest, plan != nil && plan.Commit == found.Digest:
+		return false
+	case current != nil && current.Commit != "", stack.Spec.Approval != nil && plan != nil && slices.Contains(openStates, plan.State):
+		return true // when their artifact was published is not known, and this state does not last
+	case last == nil || last.LastAttemptedCommit == found.Digest:
 		return false
 	}
 	return !found.Published.After(last.LastResyncTime.Time)
 }
+
+// openStates are the states of a plan that is still to be carried out, or whose approvals may count for the next one.
+var openStates = []pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanApproved, pulumiv1.PlanRejected, pulumiv1.PlanStale}
 
 // Earlier returns an artifact that the source of the offer offered before, with its commit, see CommitOf, and its revision. Whether the
 // artifact can still be had is not known.
