@@ -342,6 +342,7 @@ func (b *bundles) looksTwiceAtWhatIsOld(t *testing.T) {
 		"nothing has run": func(s *pulumiv1.StackStatus) { s.LastUpdate = nil },
 	} {
 		asks := stack.DeepCopy()
+		asks.Spec.Approval = &pulumiv1.ApprovalPolicy{}
 		change(&asks.Status)
 		g.Expect(f.offers(t, asks)()).To(HaveField("Revision", "1"), status)
 	}
