@@ -52,7 +52,8 @@ func succeeded(stack *pulumiv1.Stack, k kind) {
 	status.Outputs = map[string]apiextensionsv1.JSON{"url": {Raw: []byte(`"https://example.com"`)}, "gone": {Raw: []byte(`{"a":1}`)}}
 	status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "app", Runtime: "yaml"}
 	status.Deployed, status.DeployedStack = true, "dev"
-	status.LastAttemptedRevision, status.LastAppliedRevision, status.VerifiedDigest = k.revision, k.revision, digest
+	status.LastAttemptedRevision, status.LastAppliedRevision = k.revision, k.revision
+	status.VerifiedDigest, status.EarlierVerifiedDigests = digest, []string{digest}
 	status.LastUpdate = &pulumiv1.StackUpdateStatus{
 		Generation: stack.Generation, Name: "app-1", Type: autov1alpha1.UpdateTypeUp, State: pulumiv1.StackUpdateSucceeded,
 		LastAttemptedCommit: k.commit, LastSuccessfulCommit: k.commit, Revision: k.revision, ContentDigest: digest, ReferencesDigest: "0123",

@@ -155,7 +155,11 @@ func (f *Flux) Verification(ctx context.Context, namespace string, from *autov1a
 		return Verification{}, err
 	}
 	if found.Digest != from.Digest {
-		// The source has another artifact now: only the digest that was recorded as verified is accepted.
+		// The source has another artifact now: only a digest that was recorded as verified is accepted.
+		if found.Verification.Verified {
+			found.Verification.Problem = fmt.Sprintf("%s %s no longer publishes the artifact %.160s, and it is not known whether that was verified: "+
+				"a new Update runs what it publishes now", key.Kind, key.NamespacedName, from.Digest)
+		}
 		found.Verification.Verified = false
 	}
 	return found.Verification, nil

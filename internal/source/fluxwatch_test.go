@@ -361,7 +361,30 @@ func (b *bundles) looksTwiceAtWhatIsOld(t *testing.T) {
 	ended := metav1.NewTime(published.Add(time.Minute))
 	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{LastAttemptedCommit: "sha256:2", LastResyncTime: ended}
 	g.Expect(f.offers(t, stack)()).To(HaveField("Revision", "2"), "the Stack is not rolled back")
+	older := metav1.NewTime(published.Add(-time.Minute))
+	for status, change := range map[string]func(*pulumiv1.Stack){
+		"another one waits to run": func(s *pulumiv1.Stack) {
+			s.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Commit: "sha256:2"}
+		},
+		"another one waits to run first": func(s *pulumiv1.Stack) {
+			s.Status.CurrentUpdate, s.Status.LastUpdate = &pulumiv1.CurrentStackUpdate{Commit: "sha256:2"}, nil
+		},
+		"it has run, and another one waits to run": func(s *pulumiv1.Stack) {
+			s.Status.CurrentUpdate, s.Status.LastUpdate.LastAttemptedCommit = &pulumiv1.CurrentStackUpdate{Commit: "sha256:2"}, "sha256:1"
+		},
+		"there is a plan of another one": func(s *pulumiv1.Stack) {
+			s.Spec.Approval, s.Status.Plan = &pulumiv1.ApprovalPolicy{}, &pulumiv1.PlanStatus{Commit: "sha256:2", State: pulumiv1.PlanApproved}
+		},
+	} {
+		asks := stack.DeepCopy()
+		asks.Status.LastUpdate = &pulumiv1.StackUpdateStatus{LastAttemptedCommit: "sha256:0", LastResyncTime: older}
+		change(asks)
+		g.Expect(f.offers(t, asks)()).To(HaveField("Revision", "2"), status)
+	}
 	for status, change := range map[string]func(*pulumiv1.StackStatus){
+		"an earlier plan was carried out": func(s *pulumiv1.StackStatus) {
+			s.LastUpdate.LastResyncTime, s.Plan = older, &pulumiv1.PlanStatus{Commit: "sha256:2", State: pulumiv1.PlanApplied}
+		},
 		"it has run":      func(s *pulumiv1.StackStatus) { s.LastUpdate.LastAttemptedCommit = "sha256:1" },
 		"it is running":   func(s *pulumiv1.StackStatus) { s.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Commit: "sha256:1"} },
 		"there is a plan": func(s *pulumiv1.StackStatus) { s.Plan = &pulumiv1.PlanStatus{Commit: "sha256:1"} },
@@ -369,6 +392,7 @@ func (b *bundles) looksTwiceAtWhatIsOld(t *testing.T) {
 		"nothing has run": func(s *pulumiv1.StackStatus) { s.LastUpdate = nil },
 	} {
 		asks := stack.DeepCopy()
+		asks.Spec.Approval = &pulumiv1.ApprovalPolicy{}
 		change(&asks.Status)
 		g.Expect(f.offers(t, asks)()).To(HaveField("Revision", "1"), status)
 	}

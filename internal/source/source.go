@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -126,7 +127,7 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 		found, err = used.Resolve(ctx, stack, true)
 	}
 	if err == nil && s.RequiresVerified(stack) {
-		err = found.Verification.check(found.Digest, stack.Status.VerifiedDigest)
+		err = found.Verification.check(found.Digest, stack.Status.VerifiedDigests()...)
 	}
 	if err != nil {
 		return nil, err
@@ -134,21 +135,26 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 	return found, nil
 }
 
-// mayBeOutdated reports whether the artifact, which comes from a cache, is another one than the Stack has run or is running, and is not newer than
-// the last update. A cache that has just been filled may be behind, because the API server that filled it is: without a second look, a Stack
-// would be rolled back.
+// mayBeOutdated reports whether the artifact, which comes from a cache, is another one than the Stack has run or is running, and may be older. A
+// cache that has just been filled may be behind, because the API server that filled it is: without a second look, a Stack would be rolled back, or
+// would lose an update that waits, or the approvals of its plan.
 func mayBeOutdated(stack *pulumiv1.Stack, found *Artifact) bool {
 	last, current, plan := stack.Status.LastUpdate, stack.Status.CurrentUpdate, stack.Status.Plan
 	switch {
 	case !found.Watched || found.Digest == "": // it was read just now, or is a commit of a git server
 		return false
-	case last == nil || last.LastAttemptedCommit == found.Digest:
-		return false
 	case current != nil && current.Commit == found.Digest, plan != nil && plan.Commit == found.Digest:
+		return false
+	case current != nil && current.Commit != "", stack.Spec.Approval != nil && plan != nil && slices.Contains(openStates, plan.State):
+		return true // when their artifact was published is not known, and this state does not last
+	case last == nil || last.LastAttemptedCommit == found.Digest:
 		return false
 	}
 	return !found.Published.After(last.LastResyncTime.Time)
 }
+
+// openStates are the states of a plan that is still to be carried out, or whose approvals may count for the next one.
+var openStates = []pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanApproved, pulumiv1.PlanRejected, pulumiv1.PlanStale}
 
 // Earlier returns an artifact that the source of the offer offered before, with its commit, see CommitOf, and its revision. Whether the
 // artifact can still be had is not known.
@@ -235,10 +241,10 @@ type Verification struct {
 	Problem string
 }
 
-// check returns a *Problem unless Flux has verified the artifact with the digest, or the digest is the one that was recorded as verified.
+// check returns a *Problem unless Flux has verified the artifact with the digest, or the digest is one of those that were recorded as verified.
 // So a verified artifact may still run while its source is getting the next revision.
-func (v Verification) check(digest, remembered string) error {
-	if v.Verified || v.Lasting && digest != "" && digest == remembered {
+func (v Verification) check(digest string, remembered ...string) error {
+	if v.Verified || v.Lasting && digest != "" && slices.Contains(remembered, digest) {
 		return nil
 	}
 	return &Problem{Reason: pulumiv1.SourceNotVerifiedReason, Message: v.Problem, Permanent: v.Impossible, Revoked: v.Revoked}
@@ -261,7 +267,7 @@ func (s *Set) CheckUnsourced(stack *pulumiv1.Stack) error {
 
 // CheckVerified returns a *Problem unless Flux has verified the artifact that an Update in the namespace runs, now or when its digest was
 // recorded (remembered).
-func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource, remembered string) error {
+func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource, remembered ...string) error {
 	kind, ok := s.OfUpdate(from).(verifier)
 	if !ok {
 		return permanent(pulumiv1.SourceNotVerifiedReason,
@@ -271,7 +277,7 @@ func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1a
 	if err != nil {
 		return err
 	}
-	return verification.check(from.Digest, remembered)
+	return verification.check(from.Digest, remembered...)
 }
 
 // Problem says why a Stack has no artifact to run. It is not a failure of the Stack's program: waiting for a source never consumes an

@@ -6,12 +6,15 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -170,6 +173,24 @@ func TestWhatWasVerifiedStaysSoUntilItsSourceRefusesIt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An Update may run an artifact that its source has replaced, if that was recorded as verified.
+func TestArtifactThatIsPublishedNoLongerNeedsARecordThatItWasVerified(t *testing.T) {
+	g := NewWithT(t)
+	kind := sourcev1.GroupVersion.WithKind(sourcev1.GitRepositoryKind)
+	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{kind.GroupVersion()})
+	mapper.Add(kind, apimeta.RESTScopeNamespace)
+	set := &Set{Sources: []Source{&Flux{Mapper: mapper, APIReader: fake.NewClientBuilder().WithObjects(signedRepository()).Build()}}}
+	from := &autov1alpha1.UpdateSource{SourceRef: &meta.NamespacedObjectKindReference{Kind: kind.Kind, Name: "app"}, Digest: "sha256:a"}
+	g.Expect(set.CheckVerified(t.Context(), "team", from, "")).To(Succeed())
+
+	from.Digest = "sha256:earlier"
+	g.Expect(set.CheckVerified(t.Context(), "team", from, "sha256:a", from.Digest)).To(Succeed())
+	problem := problemIn(g, set.CheckVerified(t.Context(), "team", from, "sha256:a"))
+	g.Expect(problem.Reason).To(Equal(pulumiv1.SourceNotVerifiedReason))
+	g.Expect(problem.Revoked).To(BeFalse())
+	g.Expect(problem.Message).To(And(ContainSubstring("GitRepository team/app"), ContainSubstring("sha256:earlier")))
 }
 
 // offer is a source that offers an artifact to every Stack.

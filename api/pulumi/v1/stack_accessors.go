@@ -72,6 +72,11 @@ func (in *Stack) KeepsOutputsOf(update metav1.Object, isInput bool) bool {
 		(isInput || len(in.Spec.ShareOutputs) > 0) && stored != nil && stored.UID == update.GetUID()
 }
 
+// VerifiedDigests returns the digests of artifacts that count as verified until their source refuses what it publishes.
+func (in *StackStatus) VerifiedDigests() []string {
+	return append([]string{in.VerifiedDigest}, in.EarlierVerifiedDigests...)
+}
+
 // SharesOutput reports whether Stacks of the namespace may use the output, which is secret or not. Those of its own may use all.
 func (in *Stack) SharesOutput(namespace, output string, secret bool) bool {
 	return namespace == in.Namespace || slices.ContainsFunc(in.Spec.ShareOutputs, func(share OutputShare) bool {

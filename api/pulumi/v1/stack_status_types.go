@@ -113,6 +113,11 @@ type StackStatus struct {
 	// +optional
 	VerifiedDigest string `json:"verifiedDigest,omitempty"`
 
+	// EarlierVerifiedDigests are the digests of those artifacts that the Stack ran last and runs now which Flux has verified before that one.
+	// +listType=atomic
+	// +optional
+	EarlierVerifiedDigests []string `json:"earlierVerifiedDigests,omitempty"`
+
 	// History of the last updates, the newest first: at most five.
 	// +optional
 	History meta.History `json:"history,omitempty"`

@@ -81,7 +81,7 @@ func (s *sources) check(stack *pulumiv1.Stack) string {
 // for each of its sources, in each decision. A source of which the cache is behind is only behind for a moment longer.
 func asNew(stack *pulumiv1.Stack) *pulumiv1.Stack {
 	fresh := &pulumiv1.Stack{Namespace: stack.Namespace, Name: stack.Name, Spec: stack.Spec}
-	fresh.Status.VerifiedDigest = stack.Status.VerifiedDigest
+	fresh.Status.VerifiedDigest, fresh.Status.EarlierVerifiedDigests = stack.Status.VerifiedDigest, stack.Status.EarlierVerifiedDigests
 	return fresh
 }
 

@@ -341,22 +341,28 @@ func outdated(o observation) bool {
 
 // lostSource reports whether the Update waits for an artifact that its source no longer offers, and another Update would not: the
 // source offers another artifact, or the resources can be destroyed from the state. An earlier artifact has to be fetched when the store is
-// empty, as that of a new controller is.
+// empty, as that of a new controller is, and a source does not say whether it was verified.
 func lostSource(o observation) bool {
 	reason, _ := o.update.WaitingProblem()
 	if o.update.Spec.Source == nil || !slices.Contains(lostReasons, reason) {
 		return false
 	}
 	if o.artifact != nil {
-		return o.artifact.Commit() != source.CommitOf(o.update.Spec.Source)
+		return o.artifact.Commit() != source.CommitOf(o.update.Spec.Source) || packedAnew(o.artifact, o.update.Spec.Source)
 	}
 	return !o.stack.DeletionTimestamp.IsZero() && o.sourceProblem != nil && !o.sourceProblem.Pending && destroyableFromState(o.stack)
+}
+
+// packedAnew reports whether the commit that the Update runs is stored with other bytes, because an earlier version of the controller packed it. A
+// commit is identified by its hash, so another Update may run what there is now.
+func packedAnew(stored *source.Artifact, from *autov1alpha1.UpdateSource) bool {
+	return from.Git != nil && stored.Digest != "" && stored.Digest != from.Digest
 }
 
 // lostReasons are the reasons of an Update that waits for its artifact.
 var lostReasons = []string{
 	pulumiv1.SourceNotReadyReason, pulumiv1.SourceNotFoundReason, pulumiv1.ArtifactFetchFailedReason, pulumiv1.RevisionNotFoundReason,
-	pulumiv1.RepositoryNotFoundReason,
+	pulumiv1.RepositoryNotFoundReason, pulumiv1.SourceNotVerifiedReason, pulumiv1.ArtifactDigestMismatchReason,
 }
 
 // isApproved reports whether the Update may run as far as spec.approval is concerned: it changes nothing, or carries out the plan that is

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -112,6 +113,22 @@ func contentUnknown(o *observation)  { o.stack.Status.LastUpdate.ContentDigest =
 func newDigest(o *observation)       { o.artifact.Digest = "sha256:b" }
 func running(o *observation)         { o.update.Status.StartTime = &metav1.Time{Time: now} }
 func removed(o *observation)         { o.update.DeletionTimestamp = &metav1.Time{Time: now} }
+func unverified(o *observation)      { waitsWith(o, pulumiv1.SourceNotVerifiedReason) }
+
+// packed makes the Update one that waits for a commit with the digest sha256:a, while the commit is stored under another one.
+func packed(digest string) func(*observation) {
+	return func(o *observation) {
+		waitsWith(o, pulumiv1.ArtifactDigestMismatchReason)
+		git := &autov1alpha1.GitSource{Ref: "c"}
+		o.update.Spec.Source.Git, o.stack.Status.CurrentUpdate.Commit = git, git.Ref
+		o.artifact.Origin.Git, o.artifact.Digest = git, digest
+	}
+}
+
+// waitsWith makes the Update one that waits because of the reason.
+func waitsWith(o *observation, reason string) {
+	conditions.MarkFalse(o.update, autov1alpha1.UpdateProgressing, reason, "why")
+}
 
 func workspaceFails(o *observation) {
 	o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
@@ -269,6 +286,17 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "an Update that another controller left running does not", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateProgressing, Status: metav1.ConditionTrue}), func(o *observation) {
 			o.update.Spec.Source = nil
 		}), action: actionFollow},
+		{name: "a waiting destroy makes room when its artifact is not known to be verified and there is another one", given: with(destroying(), unverified, newDigest),
+			action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "so does an Update with a plan", given: with(updating(), unverified, newDigest, func(o *observation) {
+			o.update.Spec.Plan = &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest}
+			o.stack.Status.Plan = &pulumiv1.PlanStatus{Commit: "sha256:b"}
+		}), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "an artifact that is not known to be verified is waited for when there is no other one", given: with(destroying(), unverified), action: actionFollow},
+		{name: "a waiting Update makes room when its commit is packed anew", given: with(updating(), packed("sha256:b")), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "so does a destroy", given: with(destroying(), packed("sha256:b")), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "an Update whose agent finds other bytes than were sent waits", given: with(updating(), packed("sha256:a")), action: actionFollow},
+		{name: "so does one whose commit is not packed yet", given: with(updating(), packed("")), action: actionFollow},
 		{name: "a running Update does not", given: with(updating(), newDigest, running), action: actionFollow},
 		{name: "a waiting Update with a plan that the status lost is followed", given: with(updating(), func(o *observation) {
 			o.update.Spec.Plan = &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest}

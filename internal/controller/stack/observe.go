@@ -261,7 +261,24 @@ func (r *Reconciler) observeSource(ctx context.Context, o *observation) error {
 		return nil
 	}
 	o.verified = o.artifact != nil && o.held == nil && o.artifact.Verification.Verified && r.Sources.RequiresVerified(o.stack)
+	if err == nil {
+		r.observePacked(o)
+	}
 	return err
+}
+
+// observePacked finds out under which digest the commit is stored if the Update waits because it has another one, see packedAnew. The end of a
+// checkout wakes the Stack. If it fails, the Update shows why.
+func (r *Reconciler) observePacked(o *observation) {
+	if o.update == nil || o.artifact == nil || o.artifact.Origin.Git == nil {
+		return
+	}
+	if reason, _ := o.update.WaitingProblem(); reason != pulumiv1.ArtifactDigestMismatchReason {
+		return
+	}
+	made := *o.artifact // it may be shared
+	made.Digest, _ = r.Artifacts.Request(made.Reference, client.ObjectKeyFromObject(o.stack))
+	o.artifact = &made
 }
 
 // needsSource reports whether the source has to be read. A git server gets no requests for a Stack that is suspended, that can be

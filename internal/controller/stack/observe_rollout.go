@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -75,10 +76,16 @@ func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
 	if o.artifact, err = r.Sources.Earlier(o.stack.Namespace, offer, commit, revision); err != nil {
 		return err
 	}
-	if first && (commit == "" || r.Artifacts.Stored(o.artifact.Reference) == "") {
+	if first && (commit == "" || r.mayBeUnverified(o.stack, commit) || r.Artifacts.Stored(o.artifact.Reference) == "") {
 		return &source.Problem{Reason: verdict.Reason, Message: verdict.Message, Watched: true}
 	}
 	return nil
+}
+
+// mayBeUnverified reports whether the Stack must not run an artifact that its source offered before: a source says only of the newest one whether
+// it is verified.
+func (r *Reconciler) mayBeUnverified(stack *pulumiv1.Stack, digest string) bool {
+	return r.Sources.RequiresVerified(stack) && !slices.Contains(stack.Status.VerifiedDigests(), digest)
 }
 
 // rolloutOf returns the StackRollout that the Stack names, of any shard; nil when there is none. The caller must not change it.

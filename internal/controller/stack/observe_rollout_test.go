@@ -3,11 +3,14 @@ package stack
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/opencontainers/go-digest"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -23,6 +26,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/namespaces"
 	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/source/artifact"
+	"github.com/stack-controller/stack-controller/internal/source/render"
 	"github.com/stack-controller/stack-controller/internal/waves"
 )
 
@@ -67,9 +72,8 @@ func TestStackWaitsUntilItsNamespaceIsKnown(t *testing.T) {
 	g.Expect(o.planOnly).To(BeTrue())
 }
 
-// Whether the revision that a Stack has was verified is not forgotten, and not learned, from another one that waits.
-func TestHeldOfferIsNotRecordedAsVerified(t *testing.T) {
-	g := NewWithT(t)
+// signedOffer is a Stack of a StackRollout, whose source offers sha256:b and has verified it. Only what was verified may run.
+func signedOffer() (*Reconciler, *autov1alpha1.StackRollout, *observation) {
 	from := pulumiv1.FluxSourceReference{APIVersion: "source.toolkit.fluxcd.io/v1", Kind: "GitRepository", Name: "app"}
 	offers := &countedSource{Flux: &source.Flux{}, offered: source.Artifact{
 		Digest: "sha256:b", Revision: "main@sha1:b", Verification: source.Verification{Verified: true}, Origin: autov1alpha1.UpdateSource{SourceRef: &meta.NamespacedObjectKindReference{Kind: from.Kind, Name: from.Name}}}}
@@ -78,6 +82,13 @@ func TestHeldOfferIsNotRecordedAsVerified(t *testing.T) {
 	o := upToDate()
 	o.stack.Namespace = "team"
 	o.stack.Spec.FluxSource, o.stack.Spec.RolloutRef = &pulumiv1.FluxSource{SourceRef: from}, &pulumiv1.RolloutReference{Name: "waves"}
+	return r, rollout, o
+}
+
+// Whether the revision that a Stack has was verified is not forgotten, and not learned, from another one that waits.
+func TestHeldOfferIsNotRecordedAsVerified(t *testing.T) {
+	g := NewWithT(t)
+	r, rollout, o := signedOffer()
 	observed := func() string {
 		g.Expect(r.observeSource(t.Context(), o)).To(Succeed())
 		followVerification(o)
@@ -91,9 +102,53 @@ func TestHeldOfferIsNotRecordedAsVerified(t *testing.T) {
 
 	rollout.Status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: autov1alpha1.RolloutRevision{Revision: "main@sha1:b", Digest: "sha256:b"}}
 	rollout.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: waves.Name("team", o.stack.Name)}}
-	o.held = nil
+	o.held, o.stack.Status.VerifiedDigest = nil, "sha256:a"
 	g.Expect(observed()).To(Equal("sha256:b"))
 	g.Expect(o.stack.Status.VerifiedDigest).To(Equal("sha256:b"))
+	g.Expect(o.stack.Status.EarlierVerifiedDigests).To(ConsistOf("sha256:a"), "until it has run the other one")
+
+	rollout.Status.Paused = true
+	g.Expect(observed()).To(Equal("sha256:a"), "an edit runs what the Stack has")
+	g.Expect(o.stack.Status.EarlierVerifiedDigests).To(ConsistOf("sha256:a"))
+}
+
+// What all others have is offered no longer, so nobody says of it whether it is verified.
+func TestNewStackBeginsOnlyWithWhatIsKnownToBeVerified(t *testing.T) {
+	g := NewWithT(t)
+	r, rollout, o := signedOffer()
+	program := &pulumiv1.Program{Name: "app"}
+	program.Program.Resources = map[string]pulumiv1.Resource{"a": {Type: "test:index:Sleep"}}
+	content, err := render.Program(program)
+	g.Expect(err).NotTo(HaveOccurred())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(content) }))
+	t.Cleanup(server.Close)
+	store, err := artifact.NewStore(artifact.Options{Dir: t.TempDir()})
+	g.Expect(err).NotTo(HaveOccurred())
+	r.Artifacts = artifact.NewFetcher(store, 0)
+	stable := autov1alpha1.RolloutRevision{Revision: "main@sha1:a", Digest: digest.FromBytes(content).String()}
+	rollout.Status.Stable = &stable
+	offer, err := r.Sources.Resolve(t.Context(), o.stack)
+	g.Expect(err).NotTo(HaveOccurred())
+	kept, err := r.Sources.Earlier("team", offer, stable.Digest, stable.Revision)
+	g.Expect(err).NotTo(HaveOccurred())
+	kept.URL = server.URL
+	g.Expect(store.Fetch(t.Context(), kept.Reference)).To(Succeed())
+
+	o.stack.Status = pulumiv1.StackStatus{}
+	g.Expect(r.observeSource(t.Context(), o)).To(Succeed())
+	g.Expect(o.artifact).To(BeNil())
+	g.Expect(o.sourceProblem).To(HaveValue(And(HaveField("Reason", pulumiv1.WaveNotOpenReason), HaveField("Message", ContainSubstring("a new Stack waits")))))
+
+	begins := func(why string) {
+		o.sourceProblem = nil
+		g.Expect(r.observeSource(t.Context(), o)).To(Succeed())
+		g.Expect(o.sourceProblem).To(BeNil(), why)
+		g.Expect(o.artifact.Digest).To(Equal(stable.Digest), why)
+	}
+	o.stack.Status.VerifiedDigest = stable.Digest
+	begins("it was verified when it was offered")
+	o.stack.Status.VerifiedDigest, r.Sources.RequireVerified = "", false
+	begins("nothing has to be verified")
 }
 
 // The condition appears after five to ten minutes, at another time for each Stack, and does not change with each commit.

@@ -34,14 +34,28 @@ func repair(o *observation) {
 	followOutputs(o)
 }
 
-// followVerification records in the status what Flux has verified, and forgets it when Flux refuses it.
+// followVerification records in the status what Flux has verified, and forgets it when Flux refuses it. What the Stack has stays recorded: it may
+// get the newest artifact later, or never, and its source says nothing any longer about an earlier one.
 func followVerification(o *observation) {
+	status := &o.stack.Status
 	switch {
 	case o.verified:
-		o.stack.Status.VerifiedDigest = o.artifact.Digest
+		var earlier []string
+		for _, digest := range status.VerifiedDigests() {
+			if digest != o.artifact.Digest && isInUse(status, digest) {
+				earlier = append(earlier, digest)
+			}
+		}
+		status.VerifiedDigest, status.EarlierVerifiedDigests = o.artifact.Digest, earlier
 	case o.sourceProblem != nil && o.sourceProblem.Revoked:
-		o.stack.Status.VerifiedDigest = ""
+		status.VerifiedDigest, status.EarlierVerifiedDigests = "", nil
 	}
+}
+
+// isInUse reports whether the artifact with the digest is the one that the Stack ran last, or that its Update runs.
+func isInUse(status *pulumiv1.StackStatus, digest string) bool {
+	last, current := status.LastUpdate, status.CurrentUpdate
+	return digest != "" && (last != nil && last.LastAttemptedCommit == digest || current != nil && current.Commit == digest)
 }
 
 // restoreStatus corrects the status where the annotations of the Stack, or its Updates, show that it is wrong or incomplete.

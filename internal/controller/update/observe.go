@@ -279,15 +279,15 @@ func (r *Reconciler) checkVerified(ctx context.Context, o *observation) error {
 	if err != nil {
 		return err
 	}
-	required, remembered := r.Sources.RequiresVerified(stack), ""
+	required, remembered := r.Sources.RequiresVerified(stack), []string(nil)
 	if owner := pulumiv1.OwningStack(o.workspace); owner == nil || owner.UID == stack.UID { // not another Stack with this name
-		remembered = stack.Status.VerifiedDigest
+		remembered = stack.Status.VerifiedDigests()
 	}
 	fromState := o.update.Spec.ProjectInfo != nil || o.workspace.Spec.Local == nil && o.workspace.Spec.ProjectInfo != nil
 	if !required || o.source == nil && fromState {
 		return nil
 	}
-	return r.Sources.CheckVerified(ctx, o.update.Namespace, o.source, remembered)
+	return r.Sources.CheckVerified(ctx, o.update.Namespace, o.source, remembered...)
 }
 
 // commitOf returns the commit that the repository of a Workspace has for the Update. It is resolved once: as long as this controller runs,
@@ -325,6 +325,9 @@ func (r *Reconciler) inheritedSource(ctx context.Context, o *observation) (*auto
 	from := latest.Spec.Source.DeepCopy()
 	if err != nil || from == nil {
 		return nil, err
+	}
+	if from.Git != nil {
+		from.Digest = "" // the hash of the commit identifies it, and an earlier version of the controller may have packed it into other bytes
 	}
 	stack, err := readStack(ctx, r, workspace.Namespace, workspace.Name)
 	takeNewest(from, latest.Name, stack)

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -116,6 +117,29 @@ func TestUpdateMadeByHandGetsTheSourceOfTheLastOneDelivered(t *testing.T) {
 	s.Expect(done.Spec.Source).To(BeNil(), "nobody writes into somebody else's Update")
 	requests := s.agents.script.requests()
 	s.Expect(requests[len(requests)-1].GetArtifact().GetDigest()).To(Equal(from.Digest))
+}
+
+// The content of a commit is that of its hash, and not of the bytes that some version of the controller packed.
+func TestUpdateMadeByHandRunsACommitThatAnEarlierVersionPackedDifferently(t *testing.T) {
+	s := newFixture(t)
+	url, sha := newRepository(t, "name: p")
+	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
+		workspace.Spec.Local = nil
+		ownedByStack(t, workspace)
+	})
+	first := s.newUpdate("first", func(update *autov1alpha1.Update) {
+		update.Spec.Source = &autov1alpha1.UpdateSource{
+			Git: &autov1alpha1.GitSource{URL: url, Ref: sha}, Digest: "sha256:" + strings.Repeat("0", 64), Revision: "main@sha1:" + sha,
+		}
+		ownedByStack(t, update)
+	})
+	first.Status.StartTime, first.Status.EndTime = new(metav1.Now()), new(metav1.Now())
+	conditions.MarkTrue(first, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "")
+	s.Expect(s.client.Status().Update(t.Context(), first)).To(Succeed())
+	s.startController()
+	done := s.finished(s.newUpdate("second"))
+	s.Expect(done).To(haveSucceeded())
+	s.Expect(done.Status.Revision).To(Equal("main@sha1:" + sha))
 }
 
 func TestSourceProblemsAreWaitedFor(t *testing.T) {

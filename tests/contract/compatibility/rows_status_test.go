@@ -36,6 +36,8 @@ var statusRows = []row{
 	},
 	added("verifiedDigest", "See `requireVerified`.", "sources.TestStackThatRequiresItRunsNothingButWhatFluxHasVerified",
 		"source.TestWhatWasVerifiedStaysSoUntilItsSourceRefusesIt"),
+	added("earlierVerifiedDigests", "See `requireVerified`.", "stack.TestWhatTheStackHasStaysVerifiedAsLongAsItIsInUse",
+		"source.TestWhatWasVerifiedStaysSoUntilItsSourceRefusesIt"),
 	{field: "projectInfo", operator: "The project of the last successful update, for a destroy without the source.",
 		uses: []string{statusUse, "e2e.TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone"}, misuses: []string{statusEdited + "projectInfo", statusTyped}},
 	same("projectInfo.name", "The name of the project.", statusUse, statusEdited+"projectInfo", statusTyped),
