@@ -26,8 +26,13 @@ import (
 
 const (
 	// inPod is a script that runs pulumi as the agent does. The agent itself reads the variables that init containers wrote, so that pulumi has
-	// the same backend as in an update. A volume may still have another agent where the image of the agent is mounted.
+	// the same backend as in an update. A volume may still have another agent where the image of the agent is mounted. One of an earlier version
+	// cannot start a command: a shell reads the variables then, which takes some values for something else.
 	inPod = `agent=` + podspec.AgentPath + `; [ ! -x ` + podspec.ImageAgent + ` ] || agent=` + podspec.ImageAgent + `
+if [ -x "$agent" ] && ! "$agent" exec true >/dev/null 2>&1; then
+  set -a; [ ! -f ` + podspec.EnvFile + ` ] || . ` + podspec.EnvFile + `; set +a
+  exec pulumi "$@"
+fi
 exec "$agent" exec --env-file=` + podspec.EnvFile + ` pulumi "$@"`
 	// maxComplaint is how much of the output of a failed command its error shows, in bytes.
 	maxComplaint = 4096

@@ -230,28 +230,38 @@ func TestCommandsRunInPodsAlsoWithoutWebsockets(t *testing.T) {
 	g.Expect(asked).To(Receive(Equal(http.MethodPost)))
 }
 
-// The agent reads the variables of init containers, as for its operations, see its own tests.
+// The agent reads the variables of init containers, as for its operations, see its own tests. One of an earlier version cannot.
 func TestCommandsInPodsAreStartedByTheAgent(t *testing.T) {
-	for _, test := range []struct {
-		copied, mounted bool
-		starts          string
-	}{{true, false, "copied"}, {false, true, "mounted"}, {true, true, "mounted"}, {false, false, ""}} {
+	const none, current, earlier = "", `echo "$0" "$@" | sed 's#.*/##'`, `[ "$1" != exec ]`
+	for _, test := range []struct{ copied, mounted, want string }{
+		{current, none, "copied exec --env-file=ENV pulumi stack export --stack=a b\n"},
+		{none, current, "mounted exec --env-file=ENV pulumi stack export --stack=a b\n"},
+		{earlier, current, "mounted exec --env-file=ENV pulumi stack export --stack=a b\n"},
+		{none, none, ""},
+		{earlier, none, "of the file: stack export --stack=a b\n"},
+	} {
 		g, dir := NewWithT(t), t.TempDir()
-		agent := func(name string, exists bool) string {
+		program := func(name, script string) string {
 			path := filepath.Join(dir, name)
-			if exists {
-				g.Expect(os.WriteFile(path, []byte("#!/bin/sh\necho "+name+" \"$@\"\n"), 0o700)).To(Succeed())
+			if script != none {
+				g.Expect(os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700)).To(Succeed())
 			}
 			return path
 		}
-		script := strings.NewReplacer("/opt/stack-controller/ko-app/agent", agent("mounted", test.mounted), "/share/agent", agent("copied", test.copied)).Replace(inPod)
-		output, err := exec.Command("sh", "-c", script, "sh", "stack", "export", "--stack=a b").Output()
-		if test.starts == "" {
+		program("pulumi", `echo "$FROM: $*"`)
+		variables := filepath.Join(dir, "env")
+		g.Expect(os.WriteFile(variables, []byte("FROM='of the file'\n"), 0o600)).To(Succeed())
+		script := strings.NewReplacer("/opt/stack-controller/ko-app/agent", program("mounted", test.mounted), "/share/agent", program("copied", test.copied),
+			"/share/.env", variables).Replace(inPod)
+		command := exec.Command("sh", "-c", script, "sh", "stack", "export", "--stack=a b")
+		command.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+		output, err := command.Output()
+		if test.want == "" {
 			g.Expect(err).To(HaveOccurred())
 			continue
 		}
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(string(output)).To(Equal(test.starts + " exec --env-file=/share/.env pulumi stack export --stack=a b\n"))
+		g.Expect(string(output)).To(Equal(strings.ReplaceAll(test.want, "ENV", variables)))
 	}
 }
 
