@@ -312,6 +312,7 @@ func (a answer) after(result pollResult, now time.Time) (next answer, decided bo
 	if result.failure == nil {
 		return next.found(result.revision, now)
 	}
+	next.doubted = time.Time{} // nobody knows what the server named meanwhile
 	class := result.failure.class
 	if result.failure.newToken && a.failure != nil && (a.failure.class == credentialFailure || a.failure.class == absentFailure) {
 		return a, false

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -98,7 +100,14 @@ type Set struct {
 	Sources []Source
 	// RequireVerified allows every Stack to run only artifacts that Flux has verified.
 	RequireVerified bool
+
+	// confirmed has, by the key of a source, the digest that the API server had when it was read last. The cache is not behind what it had then.
+	confirmed     *lru.Cache
+	makeConfirmed sync.Once
 }
+
+// maxConfirmed is for how many sources a Set remembers that. Another one costs a request.
+const maxConfirmed = 10_000
 
 // Resolve returns the artifact that the source of the stack offers now, or nil for a stack without a source. A *Problem says why the source
 // offers no artifact, or none that the stack may run. Any other error means that the source could not be read.
@@ -122,9 +131,17 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 	if used == nil {
 		return nil, nil
 	}
+	s.makeConfirmed.Do(func() { s.confirmed = lru.New(maxConfirmed) })
+	key := used.Key(stack)
 	found, err := used.Resolve(ctx, stack, live)
 	if err == nil && !live && mayBeOutdated(stack, found) {
-		found, err = used.Resolve(ctx, stack, true)
+		if digest, _ := s.confirmed.Get(key); digest != found.Digest {
+			found, err = used.Resolve(ctx, stack, true)
+			live = true
+		}
+	}
+	if err == nil && live {
+		s.confirmed.Add(key, found.Digest)
 	}
 	if err == nil && s.RequiresVerified(stack) {
 		err = found.Verification.check(found.Digest, stack.Status.VerifiedDigests()...)
@@ -146,7 +163,7 @@ func mayBeOutdated(stack *pulumiv1.Stack, found *Artifact) bool {
 	case current != nil && current.Commit == found.Digest, plan != nil && plan.Commit == found.Digest:
 		return false
 	case current != nil && current.Commit != "", stack.Spec.Approval != nil && plan != nil && slices.Contains(openStates, plan.State):
-		return true // when their artifact was published is not known, and this state does not last
+		return true // when their artifact was published is not known
 	case last == nil || last.LastAttemptedCommit == found.Digest:
 		return false
 	}

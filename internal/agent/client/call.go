@@ -61,19 +61,18 @@ func call[Request, Response any](
 	defer cancel()
 	options, refused := limit.options()
 	start := time.Now()
-	bounded, done := c.group.wait(limited, suspect, c.isConnected)
+	bounded, done := c.group.wait(limited, suspect)
 	var trailer metadata.MD
 	response, err := method(bounded, request, append(options, grpc.Trailer(&trailer))...)
-	given := context.Cause(bounded)
-	unasked := errors.Is(given, errCrowded) || errors.Is(given, errUnconnected)
-	inVain := err != nil && (unasked || time.Since(start) >= promptTime)
+	crowded := errors.Is(context.Cause(bounded), errCrowded)
+	inVain := err != nil && (crowded || time.Since(start) >= promptTime)
 	c.suspect.Store(inVain)
 	done(inVain)
 	if err == nil {
 		return response, nil
 	}
-	if unasked && ctx.Err() == nil && *refused == nil {
-		return none, &Error{What: what, Message: given.Error(), Kind: ErrUnasked}
+	if crowded && ctx.Err() == nil && *refused == nil {
+		return none, &Error{What: what, Message: errCrowded.Error(), Kind: ErrUnasked}
 	}
 	err = failure(ctx, what, *refused, err)
 	if failed, ok := errors.AsType[*Error](err); ok {

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -110,9 +109,6 @@ func New(address string, options Options) (*Client, error) {
 		connection: connection, agent: agentpb.NewAgentClient(connection), group: cmp.Or(options.Group, newGroup()), rejected: rejected,
 	}, nil
 }
-
-// isConnected reports whether a call can be sent at once.
-func (c *Client) isConnected() bool { return c.connection.GetState() == connectivity.Ready }
 
 // Close ends the connection and every call that uses it.
 func (c *Client) Close() error {

@@ -25,8 +25,7 @@ var (
 	// ErrUnavailable means that the agent cannot be reached, does not answer in time, or is stopping. The call may or may not have had an
 	// effect; every call may be repeated.
 	ErrUnavailable = errors.New("the agent is unavailable")
-	// ErrUnasked is the ErrUnavailable of a call that was given up early, because calls to other agents wait, or because there is no connection
-	// yet. It says nothing about the agent.
+	// ErrUnasked is the ErrUnavailable of a call that was given up early, because calls to other agents wait. It says nothing about the agent.
 	ErrUnasked = fmt.Errorf("%w for now", ErrUnavailable)
 	// ErrInvalid means that the request, or the archive, can never work.
 	ErrInvalid = errors.New("the agent refuses the request")

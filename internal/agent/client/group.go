@@ -24,16 +24,12 @@ const (
 	maxGroups = 10_000
 )
 
-// errCrowded is the error when other calls of the group have taken all slots, errUnconnected when a call would wait only for the connection.
-var (
-	errCrowded     = errors.New("the agent did not answer at once, and calls to other agents of its namespace wait already")
-	errUnconnected = errors.New("there is no connection to it yet")
-)
+// errCrowded is the error when other calls of the group have taken all slots.
+var errCrowded = errors.New("the agent did not answer at once, and calls to other agents of its namespace wait already")
 
 // Group is the agents of one owner, which are those of a namespace. A few goroutines call the agents of all owners, so agents that do not
 // answer must not block all of these goroutines. Therefore a call that is not answered promptly needs one of a few slots of the group to
-// continue waiting, and a slow call that failed keeps its slot for a while. No call waits longer for a connection: it is made in the background,
-// and until it is there, or has failed, calls end early.
+// continue waiting, and a slow call that failed keeps its slot for a while.
 type Group struct {
 	slots chan struct{}
 
@@ -78,9 +74,9 @@ func (g *Group) prompt(suspect bool) time.Duration {
 	return promptTime
 }
 
-// wait bounds a call: it cancels the context of the call when its time without a slot is over and there is no connection or no free slot. The
-// caller calls done when the call has ended; inVain is true for a call that waited and failed.
-func (g *Group) wait(ctx context.Context, suspect bool, connected func() bool) (bounded context.Context, done func(inVain bool)) {
+// wait bounds a call: it cancels the context of the call when its time without a slot is over and no slot is free. The caller calls done
+// when the call has ended; inVain is true for a call that waited and failed.
+func (g *Group) wait(ctx context.Context, suspect bool) (bounded context.Context, done func(inVain bool)) {
 	bounded, cancel := context.WithCancelCause(ctx)
 	var mu sync.Mutex
 	var taken, ended bool
@@ -88,11 +84,7 @@ func (g *Group) wait(ctx context.Context, suspect bool, connected func() bool) (
 	take := func() {
 		mu.Lock()
 		defer mu.Unlock()
-		switch {
-		case ended:
-			return
-		case !connected():
-			cancel(errUnconnected)
+		if ended {
 			return
 		}
 		select {

@@ -360,27 +360,6 @@ func TestAgentsThatDoNotAnswerKeepFewCallersWaiting(t *testing.T) {
 	g.Expect(time.Since(start)).To(BeNumerically("<", 3*time.Second), "agents that did not answer get little time")
 }
 
-func TestAgentsThatCannotBeReachedDelayNoOthers(t *testing.T) {
-	g := NewWithT(t)
-	group := (&client.Groups{}).Of("team")
-	// Nothing accepts the connections, as on a node that is gone.
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	g.Expect(err).NotTo(HaveOccurred())
-	defer listener.Close()
-	var gone []*client.Client
-	for range 3 {
-		agent, err := client.New(listener.Addr().String(), client.Options{Group: group})
-		g.Expect(err).NotTo(HaveOccurred())
-		defer agent.Close()
-		gone = append(gone, agent)
-	}
-	g.Expect(waitingCalls(t, gone, 3*time.Second)).To(BeZero())
-	slow := serveRaw(t, nil, client.Options{Group: group}, func(grpc.ServerStream) { time.Sleep(1200 * time.Millisecond) })
-	g.Expect(slow.GetInfo(t.Context())).Error().NotTo(HaveOccurred())
-	silent := func() bool { _, err := gone[0].GetInfo(t.Context()); return client.Silent(err) }
-	g.Eventually(silent).WithTimeout(patience).Should(BeTrue(), "in the end, the connection has failed")
-}
-
 func TestAgentThatAnswersAgainIsTrustedAgain(t *testing.T) {
 	g := NewWithT(t)
 	var silent atomic.Bool

@@ -216,6 +216,9 @@ func (o *observation) restartsFor() time.Duration {
 func decideOnAnswer(o *observation, waiting, announced agentruntime.Status, interval time.Duration) decision {
 	because := ""
 	switch {
+	case o.agent.unasked:
+		waiting.RetryAfter, waiting.Failing = silentInterval, !waiting.Ready
+		because = "; the controller cannot ask its agent whether an operation runs: " + quote(o.agent.err.Error())
 	case o.agent.err != nil && o.agent.silence.noAnswer < maxSilence && o.agent.silence.refusal < maxRefusal:
 		waiting.RetryAfter, because = silentInterval, "; its agent does not say whether an operation runs"
 	case o.agent.err == nil && o.agent.busy:

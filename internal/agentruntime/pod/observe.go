@@ -93,6 +93,8 @@ type agentAnswer struct {
 	// err is why there is no answer, and silence for how long there has been none.
 	err     error
 	silence silence
+	// unasked is true when err kept the controller from asking.
+	unasked bool
 	// busy is true when an operation is not done, or when its result may not have been recorded yet.
 	busy bool
 }
@@ -110,6 +112,8 @@ func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alph
 func (r *Runtime) observeAgent(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) error {
 	if needsAnswer(o) {
 		o.agent = r.askAgent(ctx, t, workspace, o.now)
+	} else {
+		t.silence = silence{} // what it was silent about is over
 	}
 	// After a timeout, a missing answer must not count as an observation.
 	return ctx.Err()
@@ -177,7 +181,7 @@ func (r *Runtime) askAgent(ctx context.Context, t *tracker, workspace *autov1alp
 	} else {
 		t.silence.askedAt = now // the time until now does not count
 	}
-	answer := agentAnswer{err: err, silence: t.silence}
+	answer := agentAnswer{err: err, unasked: !asked, silence: t.silence}
 	for _, operation := range info.GetOperations() {
 		// Without the pod, this operation or its result would be lost.
 		answer.busy = answer.busy || !operation.GetState().Final() || now.Sub(operation.GetEndTime().AsTime()) < recordTime
