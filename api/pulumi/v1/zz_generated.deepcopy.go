@@ -1478,6 +1478,11 @@ func (in *StackStatus) DeepCopyInto(out *StackStatus) {
 		*out = new(StackUpdateStatus)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.EarlierVerifiedDigests != nil {
+		in, out := &in.EarlierVerifiedDigests, &out.EarlierVerifiedDigests
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.History != nil {
 		in, out := &in.History, &out.History
 		*out = make(meta.History, len(*in))

@@ -156,6 +156,7 @@ func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Wo
 		// A call would start the agent, and its version is known.
 		return o
 	}
+	o.idle = false // its version has to be known
 	version, err := r.askVersion(ctx, workspace)
 	if o.err = err; err == nil {
 		o.pulumiVersion = version

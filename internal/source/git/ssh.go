@@ -85,9 +85,11 @@ func (r *repository) dial(ctx context.Context) (net.Conn, error) {
 }
 
 // keyExchanges returns all key exchanges that the library has and OpenSSH accepts or accepted for long. By default, the library offers fewer:
-// hardened servers may have only those that are missing then.
+// hardened servers may have only those that are missing then. In the one that comes last the server chooses a group, which the library refuses
+// if it is small.
 func keyExchanges() []string {
-	return append(ssh.SupportedAlgorithms().KeyExchanges, ssh.InsecureKeyExchangeDH14SHA1)
+	isLast := func(name string) bool { return name == ssh.KeyExchangeDHGEXSHA256 }
+	return append(slices.DeleteFunc(ssh.SupportedAlgorithms().KeyExchanges, isLast), ssh.InsecureKeyExchangeDH14SHA1, ssh.KeyExchangeDHGEXSHA256)
 }
 
 // handshakeFailure explains errors of the library. An error of the host key check is an Error already. What the server offers is only for the
