@@ -90,6 +90,26 @@ func TestReplicaThatIsBehindBringsNoReplacedCommitBack(t *testing.T) {
 	d.Expect(d.questions()).To(BeZero(), "nothing is in doubt any longer")
 }
 
+func TestTimeInWhichAServerFailsProvesNoReturn(t *testing.T) {
+	g := NewWithT(t)
+	now := time.Now()
+	first, second := git.Revision{SHA: firstSHA}, git.Revision{SHA: secondSHA}
+	a := answer{revision: first}
+	for _, round := range []struct {
+		result pollResult
+		want   git.Revision
+	}{
+		{pollResult{revision: second}, second},
+		{pollResult{revision: first}, second},
+		{pollResult{failure: &gitFailure{class: transientFailure}}, second},
+		{pollResult{revision: first}, second},
+	} {
+		a, _ = a.after(round.result, now)
+		g.Expect(a.revision).To(Equal(round.want))
+		now = now.Add(settling)
+	}
+}
+
 func TestBranchThatGoesBackIsFollowed(t *testing.T) {
 	for _, test := range []struct {
 		name           string

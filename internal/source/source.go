@@ -101,13 +101,13 @@ type Set struct {
 	// RequireVerified allows every Stack to run only artifacts that Flux has verified.
 	RequireVerified bool
 
-	// confirmed has, by the key of a source, the digest that the API server had when it was read last. The cache is not behind what it had then.
-	confirmed     *lru.Cache
-	makeConfirmed sync.Once
+	// seen has, by the key of a source, the digest of the artifact that it had when the API server was asked last, for maxSeen sources.
+	seen     *lru.Cache
+	makeSeen sync.Once
 }
 
-// maxConfirmed is for how many sources a Set remembers that. Another one costs a request.
-const maxConfirmed = 10_000
+// maxSeen bounds what is remembered of sources. What is forgotten costs a request.
+const maxSeen = 10_000
 
 // Resolve returns the artifact that the source of the stack offers now, or nil for a stack without a source. A *Problem says why the source
 // offers no artifact, or none that the stack may run. Any other error means that the source could not be read.
@@ -131,17 +131,13 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 	if used == nil {
 		return nil, nil
 	}
-	s.makeConfirmed.Do(func() { s.confirmed = lru.New(maxConfirmed) })
-	key := used.Key(stack)
 	found, err := used.Resolve(ctx, stack, live)
-	if err == nil && !live && mayBeOutdated(stack, found) {
-		if digest, _ := s.confirmed.Get(key); digest != found.Digest {
-			found, err = used.Resolve(ctx, stack, true)
-			live = true
-		}
+	if err == nil && !live && mayBeOutdated(stack, found) && s.lastSeen(used.Key(stack)) != found.Digest {
+		live = true
+		found, err = used.Resolve(ctx, stack, true)
 	}
 	if err == nil && live {
-		s.confirmed.Add(key, found.Digest)
+		s.seenDigests().Add(used.Key(stack), found.Digest)
 	}
 	if err == nil && s.RequiresVerified(stack) {
 		err = found.Verification.check(found.Digest, stack.Status.VerifiedDigests()...)
@@ -150,6 +146,19 @@ func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*A
 		return nil, err
 	}
 	return found, nil
+}
+
+// lastSeen returns the digest of the artifact that the source with the key had when the API server was asked last; empty if it is not known.
+// A cache that has the same is not behind.
+func (s *Set) lastSeen(key string) string {
+	known, _ := s.seenDigests().Get(key)
+	digest, _ := known.(string)
+	return digest
+}
+
+func (s *Set) seenDigests() *lru.Cache {
+	s.makeSeen.Do(func() { s.seen = lru.New(maxSeen) })
+	return s.seen
 }
 
 // mayBeOutdated reports whether the artifact, which comes from a cache, is another one than the Stack has run or is running, and may be older. A

@@ -205,6 +205,45 @@ func (o offer) Resolve(context.Context, *pulumiv1.Stack, bool) (*Artifact, error
 	return o.artifact, nil
 }
 
+// counted is a source with a cache and a server. It counts the requests to the server.
+type counted struct {
+	Source
+	cached, served string
+	requests       int
+}
+
+func (*counted) IsUsedBy(*pulumiv1.Stack) bool { return true }
+func (*counted) Key(*pulumiv1.Stack) string    { return "GitRepository/a/b" }
+
+func (c *counted) Resolve(_ context.Context, _ *pulumiv1.Stack, live bool) (*Artifact, error) {
+	if !live {
+		return &Artifact{Digest: c.cached, Watched: true}, nil
+	}
+	c.requests++
+	return &Artifact{Digest: c.served, Watched: true}, nil
+}
+
+func TestServerIsAskedOnceWhetherTheCacheIsBehind(t *testing.T) {
+	g := NewWithT(t)
+	from := &counted{cached: "sha256:1", served: "sha256:1"}
+	set := &Set{Sources: []Source{from}}
+	stack := &pulumiv1.Stack{}
+	stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Commit: "sha256:2"}
+	offers := func() string {
+		found, err := set.Resolve(t.Context(), stack)
+		g.Expect(err).NotTo(HaveOccurred())
+		return found.Digest
+	}
+	for range 3 {
+		g.Expect(offers()).To(Equal("sha256:1"))
+	}
+	g.Expect(from.requests).To(Equal(1))
+	from.served = "sha256:3"
+	_, err := set.Refresh(t.Context(), stack)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(offers()).To(Equal("sha256:3"), "since then the cache is known to be behind")
+}
+
 func TestSourcesWithoutVerificationAreRefusedForGood(t *testing.T) {
 	commit, err := newDriver(t, GitOptions{}).stacks.Subscribe(queryOf("a", branch(firstSHA)))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())

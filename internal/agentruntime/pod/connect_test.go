@@ -157,6 +157,10 @@ func TestAgentThatAnswersOrWasNotAskedIsNotSilent(t *testing.T) {
 		s.Expect(answer.err).To(MatchError(ContainSubstring(tt.problem)), name)
 		s.Expect(answer.silence.noAnswer).To(BeZero(), name)
 		s.Expect(answer.silence.refusal).To(Equal(tt.refusal), name)
+		s.Expect(answer.unasked).To(Equal(!tt.denies), name)
+		nobodyAsks := &observation{now: now}
+		s.Expect(tt.runtime.observeAgent(t.Context(), tracked, workspace, nobodyAsks)).To(Succeed())
+		s.Expect(tracked.silence).To(BeZero(), "what was is over when nobody has to ask")
 	}
 }
 

@@ -34,6 +34,9 @@ func deniesFor(d time.Duration) func(*observation) {
 	return func(o *observation) { o.agent.err, o.agent.silence.refusal = errors.New("you may not"), d }
 }
 
+// unasked keeps the controller from asking the agent.
+func unasked(o *observation) { o.agent.err, o.agent.unasked = errors.New("no token for it"), true }
+
 func announcedFor(d time.Duration) func(*observation) {
 	return func(o *observation) { o.announcedAt = noon.Add(-d) }
 }
@@ -65,6 +68,7 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		{"the user's change, busy", of(changedByUser, busy), false, actionNone, busyInterval},
 		{"the user's change, busy after all", of(changedByUser, busy, announcedFor(time.Minute)), false, actionNone, busyInterval},
 		{"the user's change, silent", of(changedByUser, silentFor(time.Second)), false, actionNone, silentInterval},
+		{"the user's change, unasked", of(changedByUser, unasked, announcedFor(time.Hour)), false, actionNone, silentInterval},
 		{"the user's change, silent for long", of(changedByUser, silentFor(maxSilence)), false, actionAnnounce, announceTime},
 		{"the user's change, denies", of(changedByUser, deniesFor(maxSilence)), false, actionNone, silentInterval},
 		{"the user's change, denies for long", of(changedByUser, deniesFor(maxRefusal)), false, actionAnnounce, announceTime},
@@ -92,6 +96,7 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		{"another controller, not its turn", of(changedByController, notYours), true, actionNone, 0},
 		{"another controller, busy", of(changedByController, busy), true, actionNone, outdatedAgentInterval},
 		{"another controller, silent", of(changedByController, silentFor(time.Second)), true, actionNone, silentInterval},
+		{"another controller, unasked", of(changedByController, unasked), true, actionNone, silentInterval},
 		{"another controller, silent for long", of(changedByController, silentFor(maxSilence), announcedFor(announceTime)), false, actionReplace, 0},
 		{"another controller, not running", of(changedByController, notRunning, notYours), false, actionReplace, 0},
 		{"another controller, restarting", of(changedByController, restarts, notYours), false, actionNone, maxSilence - time.Minute},
@@ -199,6 +204,13 @@ func TestAttemptsToCreateThePodComeEvery30SecondsInTheEnd(t *testing.T) {
 	tracked.update(observed())
 	tracked.update(later)
 	g.Expect(later.missingSince).To(Equal(now))
+}
+
+func TestPodThatStaysBecauseNobodyCanAskItsAgentNamesTheCause(t *testing.T) {
+	g := NewWithT(t)
+	status := decide(observed(changedByUser, unasked)).status
+	g.Expect(status.Failing).To(BeTrue())
+	g.Expect(status.Message).To(HaveSuffix("no token for it"))
 }
 
 func TestAgentIsSilentOnlyForAsLongAsItWasAsked(t *testing.T) {

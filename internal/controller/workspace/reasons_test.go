@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -67,4 +70,28 @@ func TestAgentThatStartsIsNoFailure(t *testing.T) {
 	workspace := s.create("starting", autov1alpha1.WorkspaceSpec{})
 	s.await(workspace, beUnready(autov1alpha1.InitializingReason))
 	s.Expect(conditions.GetReason(workspace, meta.ReconcilingCondition)).To(Equal(meta.ProgressingReason))
+}
+
+// rests is a runtime whose agents rest, and cannot be called.
+type rests struct{ unreachable }
+
+func (*rests) Ensure(context.Context, *autov1alpha1.Workspace, bool) (agentruntime.Status, error) {
+	return agentruntime.Status{Ready: true, Resting: true, Reason: autov1alpha1.IdleReason}, nil
+}
+
+// withoutUpdates is a client that finds no objects.
+type withoutUpdates struct{ ctrlclient.Client }
+
+func (withoutUpdates) List(context.Context, ctrlclient.ObjectList, ...ctrlclient.ListOption) error { return nil }
+
+func TestIdleWorkspaceWhoseVersionOfPulumiMattersIsStarted(t *testing.T) {
+	g := NewWithT(t)
+	workspace := &autov1alpha1.Workspace{}
+	conditions.MarkTrue(workspace, autov1alpha1.WorkspaceReady, autov1alpha1.IdleReason, "")
+	workspace.Status.PulumiVersion = "v3.150.0"
+	r := &Reconciler{Client: withoutUpdates{}, Runtime: &rests{}, IdleTimeout: time.Nanosecond}
+	decided := func() decision { return decide(r.ensureAgent(t.Context(), workspace)) }
+	g.Expect(decided().state).To(Equal(stateReady))
+	workspace.Spec.Stacks = []autov1alpha1.WorkspaceStack{{Config: []autov1alpha1.ConfigItem{{Key: "a", Value: &apiextensionsv1.JSON{Raw: []byte("1")}}}}}
+	g.Expect(decided().state).To(Equal(stateFailing), "no longer idle, so its agent starts")
 }
