@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/types"
-	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -79,19 +78,12 @@ func (*rests) Ensure(context.Context, *autov1alpha1.Workspace, bool) (agentrunti
 	return agentruntime.Status{Ready: true, Resting: true, Reason: autov1alpha1.IdleReason}, nil
 }
 
-// nothing is a client that finds no objects.
-type nothing struct{ ctrlclient.Client }
-
-func (nothing) List(context.Context, ctrlclient.ObjectList, ...ctrlclient.ListOption) error {
-	return nil
-}
-
 func TestIdleWorkspaceWhoseVersionOfPulumiMattersIsStarted(t *testing.T) {
 	g := NewWithT(t)
 	workspace := &autov1alpha1.Workspace{}
 	conditions.MarkTrue(workspace, autov1alpha1.WorkspaceReady, autov1alpha1.IdleReason, "")
 	workspace.Status.PulumiVersion = "v3.150.0"
-	r := &Reconciler{Client: nothing{}, Runtime: &rests{}, IdleTimeout: time.Nanosecond}
+	r := &Reconciler{Client: withoutUpdates{}, Runtime: &rests{}, IdleTimeout: time.Nanosecond}
 	decided := func() decision { return decide(r.ensureAgent(t.Context(), workspace)) }
 	g.Expect(decided().state).To(Equal(stateReady))
 	workspace.Spec.Stacks = []autov1alpha1.WorkspaceStack{{Config: []autov1alpha1.ConfigItem{{Key: "a", Value: &apiextensionsv1.JSON{Raw: []byte("1")}}}}}
