@@ -118,7 +118,7 @@ func TestBranchThatGoesBackIsFollowed(t *testing.T) {
 	}{
 		{"at once, once the commit is older", 3 * time.Minute, time.Minute, 1, 0},
 		{"within a minute after the next poll otherwise", time.Second, 2 * time.Minute, 4, 0},
-		{"also when the server fails meanwhile", time.Second, 2 * time.Minute, 4, 1},
+		{"later when the server fails meanwhile", time.Second, 2 * time.Minute, 6, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := newDriver(t, GitOptions{})
