@@ -232,7 +232,7 @@ func TestCommandsRunInPodsAlsoWithoutWebsockets(t *testing.T) {
 
 // The agent reads the variables of init containers, as for its operations, see its own tests. One of an earlier version cannot.
 func TestCommandsInPodsAreStartedByTheAgent(t *testing.T) {
-	const none, current, earlier = "", `echo "$0" "$@" | sed 's#.*/##'`, `[ "$1" != exec ]`
+	const none, current, earlier = "", `echo "${0##*/}" "$@"`, `[ "$1" != exec ]`
 	for _, test := range []struct{ copied, mounted, want string }{
 		{current, none, "copied exec --env-file=ENV pulumi stack export --stack=a b\n"},
 		{none, current, "mounted exec --env-file=ENV pulumi stack export --stack=a b\n"},
