@@ -329,7 +329,7 @@ func (b *bundles) readsWhatIsNotInTheCache(t *testing.T) {
 		g.Expect(f.offers(t, stack)()).To(Equal(offered{long, "bundles.example.com/v1beta1", true}))
 		f.woken()
 	}
-	many := make([]any, 200_000) // which take much memory
+	many := make([]any, 400_000) // which take much memory
 	for i := range many {
 		many[i] = map[string]any{}
 	}

@@ -1,7 +1,9 @@
 package source
 
 import (
+	"context"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"syscall"
@@ -75,27 +77,32 @@ func TestNothingOfACheckoutStaysOnTheDisk(t *testing.T) {
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(left).To(BeEmpty())
 
-	s.Expect(found.Maker.Make(t.Context(), brokenDisk{errors.New("no space left on device")})).NotTo(Succeed())
+	s.Expect(found.Maker.Make(t.Context(), brokenDisk{})).NotTo(Succeed())
 	left, err = os.ReadDir(dir)
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(left).To(BeEmpty())
 }
 
-// brokenDisk cannot be written to, for this reason.
-type brokenDisk struct{ error }
+// brokenDisk cannot be written to.
+type brokenDisk struct{}
 
-func (d brokenDisk) Write([]byte) (int, error) { return 0, d.error }
+func (brokenDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// fullDisk is a client that has no room for packfiles.
+type fullDisk struct{ gitClient }
+
+func (fullDisk) Archive(context.Context, git.Remote, string, io.Writer) (git.Commit, error) {
+	failure := unavailable("the disk of the controller is full")
+	failure.diskFull = true
+	return git.Commit{}, failure
+}
 
 func TestStoreIsToldOnlyOfItsOwnFullDisk(t *testing.T) {
-	s := newGitFixture(t)
-	query := s.query("a")
-	query.Source.Ref = s.first
-	found, err := s.stacks.Subscribe(query)
-	s.Expect(err).NotTo(HaveOccurred())
-	s.git.options.StoreDir = t.TempDir()
-	s.Expect(found.Maker.Make(t.Context(), brokenDisk{syscall.ENOSPC})).To(MatchError(syscall.ENOSPC))
-	s.git.options.StoreDir = "/proc"
-	err = found.Maker.Make(t.Context(), brokenDisk{syscall.ENOSPC})
-	s.Expect(err).To(MatchError(ContainSubstring("the disk of the controller is full")))
-	s.Expect(err).NotTo(MatchError(syscall.ENOSPC))
+	d := newDriver(t, GitOptions{StoreDir: t.TempDir()})
+	d.Git.client = fullDisk{d.servers}
+	found, err := d.stacks.Subscribe(queryOf("a", branch(firstSHA)))
+	d.Expect(err).NotTo(HaveOccurred())
+	d.Expect(found.Maker.Make(t.Context(), io.Discard)).To(MatchError(syscall.ENOSPC))
+	d.Git.options.StoreDir = "/proc"
+	d.Expect(found.Maker.Make(t.Context(), io.Discard)).To(And(MatchError(ContainSubstring("is full")), Not(MatchError(syscall.ENOSPC))))
 }
