@@ -92,7 +92,7 @@ func TestPlanIsSavedAndCarriedOut(t *testing.T) {
 	f.Expect(operation.GetKind()).To(Equal(plannedUp))
 	f.Expect(operation.GetResourceChanges()).To(Equal(map[string]int64{"create": 2}), "the stack and the file; the steps of its preview do not count")
 	f.Expect(f.content(dir, "file0")).To(Equal("ours"))
-	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export"), And(HavePrefix("up --yes --plan="), Not(ContainSubstring("--skip-preview")))))
+	f.Expect(f.processesWithState()).To(HaveExactElements(HavePrefix("stack export"), And(HavePrefix("up --yes --plan="), Not(ContainSubstring("--skip-preview")))))
 	f.Expect(f.readAll(f.home, "plan.json")).To(BeEmpty())
 
 	again := f.fail(planStale, plannedUp, f.carriesOut(plan))
