@@ -103,6 +103,6 @@ func TestStoreIsToldOnlyOfItsOwnFullDisk(t *testing.T) {
 	found, err := d.stacks.Subscribe(queryOf("a", branch(firstSHA)))
 	d.Expect(err).NotTo(HaveOccurred())
 	d.Expect(found.Maker.Make(t.Context(), io.Discard)).To(MatchError(syscall.ENOSPC))
-	d.Git.options.StoreDir = "/proc"
+	d.options.StoreDir = "/proc"
 	d.Expect(found.Maker.Make(t.Context(), io.Discard)).To(And(MatchError(ContainSubstring("is full")), Not(MatchError(syscall.ENOSPC))))
 }

@@ -46,8 +46,9 @@ const (
 	// imageVolume is the volume with the agent's image, mounted at imagePath.
 	imageVolume = "stack-controller-agent"
 	imagePath   = "/opt/stack-controller"
-	// AgentPath is where an init container puts the agent. ImageAgent is the path of the agent in pods that mount its image instead.
-	AgentPath  = sharePath + "/agent"
+	// AgentPath is where an init container puts the agent.
+	AgentPath = sharePath + "/agent"
+	// ImageAgent is the path of the agent in pods that mount its image instead.
 	ImageAgent = imagePath + "/ko-app/agent"
 
 	portName = "grpc"
