@@ -195,7 +195,7 @@ func TestInterruptedUpdateIsRepeatedAtOnceAndIsNoFailure(t *testing.T) {
 	p.Expect(stack.Status.LastUpdate.Interruptions).To(BeZero())
 	p.Expect(p.interruptedUpdates()).To(Equal(1))
 	p.Expect(p.Updates()).To(HaveLen(2))
-	p.Expect(p.events("StackUpdateInterrupted")).To(ConsistOf(ContainSubstring("will be repeated")))
+	p.Eventually(p.events).WithArguments("StackUpdateInterrupted").Should(ConsistOf(ContainSubstring("will be repeated")))
 	p.Expect(p.events("StackUpdateFailure")).To(BeEmpty())
 }
 
@@ -311,9 +311,9 @@ func TestLockOfAnotherIsShownAndWaitedFor(t *testing.T) {
 			p.Expect(stack.Status.LastUpdate.Conflicts).To(BeZero())
 			p.Expect(stack.Status.LastUpdate.ConflictsSince).To(BeNil())
 			p.Eventually(p.Updates).Should(ConsistOf(HaveField("Name", first), HaveField("Name", stack.Status.LastUpdate.Name)))
-			p.Expect(p.events("StackUpdateConflictDetected")).To(ConsistOf(ContainSubstring("alice@laptop")))
+			p.Eventually(p.events).WithArguments("StackUpdateConflictDetected").Should(ConsistOf(ContainSubstring("alice@laptop")))
 			p.Expect(p.events("StackUpdateFailure")).To(BeEmpty())
-			p.Expect(p.events("StackUpdateDetected")).To(HaveLen(2))
+			p.Eventually(p.events).WithArguments("StackUpdateDetected").Should(HaveLen(2))
 			checked, err := watcher.Stop()
 			p.Succeed(err)
 			p.Expect(checked).To(BeNumerically(">", 5))

@@ -39,7 +39,7 @@ func TestWindowHoldsUpdatesUntilItOpens(t *testing.T) {
 	stack := p.AwaitStack(held.Name, notReady(pulumiv1.WindowClosedReason))
 	p.Expect(conditions.IsStalled(stack)).To(BeTrue())
 	p.Expect(statuscheck.Message(stack)).To(MatchRegexp("^Initial stack update: window 1 forbids changes until .*Z$"))
-	p.Expect(p.events(pulumiv1.WindowClosedReason)).To(HaveLen(1))
+	p.Eventually(p.events).WithArguments(pulumiv1.WindowClosedReason).Should(HaveLen(1))
 	p.ChangeStack(held.Name, func(stack *pulumiv1.Stack) { stack.Spec.Windows = nil })
 	p.AwaitStack(held.Name, ready(first.Digest))
 

@@ -36,7 +36,7 @@ func TestStackShowsTheFailureOfItsWorkspaceAndRecoversWithIt(t *testing.T) {
 	stack = p.Await(ready(artifact.Digest))
 	p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 	p.Expect(p.Updates()).To(HaveLen(1))
-	p.Expect(p.events(pulumiv1.WorkspaceNotReadyReason)).To(HaveLen(1))
+	p.Eventually(p.events).WithArguments(pulumiv1.WorkspaceNotReadyReason).Should(HaveLen(1))
 }
 
 func TestReclaimedWorkspaceIsMadeAgainWhenItIsNeeded(t *testing.T) {
