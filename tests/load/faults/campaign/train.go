@@ -106,7 +106,8 @@ func (t *train) sources() []*localsystem.App {
 	return sources
 }
 
-// push commits the next version of all members, for one of which next makes it.
+// push commits the next version of all members, for one of which next makes it. All resources get that version, so that what is done to one of
+// them tells audit which commit was run.
 func (t *train) push(of *App, next func()) error {
 	living := t.living()
 	t.mu.Lock()
@@ -117,8 +118,9 @@ func (t *train) push(of *App, next func()) error {
 			if member == of {
 				member.advance(next)
 			} else {
-				member.advance(member.renew)
+				member.advance(func() {})
 			}
+			member.renew()
 			files[member.Name+"/Pulumi.yaml"] = member.program(member.Name)
 			versions[member] = member.version
 		})
