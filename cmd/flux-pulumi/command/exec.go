@@ -53,7 +53,7 @@ func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reade
 		return fmt.Errorf("prepare calls of the API server: %w", err)
 	}
 	command := append([]string{"sh", "-c", inPod, "sh"}, append(args, "--stack="+stack.Spec.Stack, "--non-interactive")...)
-	pod := workspace.Name + podSuffix
+	pod := podspec.PodName(workspace)
 	request := pods.RESTClient().Get().Resource("pods").Namespace(stack.Namespace).Name(pod).SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 		Container: autov1alpha1.PulumiContainerName, Command: command, Stdin: in != nil, Stdout: true, Stderr: true,
 	}, scheme.ParameterCodec)

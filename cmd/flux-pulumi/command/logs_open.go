@@ -15,10 +15,8 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 )
-
-// podSuffix is what the name of a Workspace's pod has after the name of the Workspace. The pod is the first one of its StatefulSet.
-const podSuffix = autov1alpha1.WorkspaceObjectSuffix + "-0"
 
 // openLog opens the log of the Workspace's agent, beginning at the time. A log that is followed ends with the context.
 func (c *cluster) openLog(ctx context.Context, workspace *autov1alpha1.Workspace, since time.Time, follow bool) (io.ReadCloser, error) {
@@ -30,7 +28,7 @@ func (c *cluster) openLog(ctx context.Context, workspace *autov1alpha1.Workspace
 		return nil, fmt.Errorf("prepare calls of the API server: %w", err)
 	}
 	start := metav1.NewTime(since.Add(-time.Second)) // the clocks of nodes differ a little
-	name := workspace.Name + podSuffix
+	name := podspec.PodName(workspace)
 	log, err := pods.Pods(workspace.Namespace).GetLogs(name, &corev1.PodLogOptions{
 		Container: autov1alpha1.PulumiContainerName, Follow: follow, SinceTime: &start,
 	}).Stream(ctx)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/remotecommand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -34,6 +32,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/agentruntime/pod/podspec"
 )
 
 // newSession returns a session that reads from in, and what it logs.
@@ -212,22 +211,29 @@ func TestMessagesOfOthersDoNothingToTheTerminal(t *testing.T) {
 	NewWithT(t).Expect(log.String()).To(Equal("✗ it failed: all is well\uFFFD\nsecond line\n"))
 }
 
+// The name is too long for a label, and its dot is not for host names: the pod has another one.
 func TestCommandsRunInPodsAlsoWithoutWebsockets(t *testing.T) {
 	g := NewWithT(t)
 	asked := make(chan string, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked <- r.Method
+		asked <- r.Method + " " + r.URL.Path
 		http.Error(w, "you may not", http.StatusForbidden)
 	}))
 	defer server.Close()
-	c := &cluster{config: &rest.Config{Host: server.URL}}
-	address, err := url.Parse(server.URL + "/api/v1/namespaces/apps/pods/network-workspace-0/exec")
-	g.Expect(err).NotTo(HaveOccurred())
-	executor, err := c.executor(address)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard})).NotTo(Succeed())
-	g.Expect(asked).To(Receive(Equal(http.MethodGet)))
-	g.Expect(asked).To(Receive(Equal(http.MethodPost)))
+	name := metav1.ObjectMeta{Namespace: "apps", Name: "network.eu-central-1.of-the-team-that-has-the-longest-name"}
+	workspace, stack := &autov1alpha1.Workspace{ObjectMeta: name}, &pulumiv1.Stack{ObjectMeta: name}
+	c, _ := newCluster(workspace)
+	c.config = &rest.Config{Host: server.URL}
+	pod := "/api/v1/namespaces/apps/pods/" + podspec.PodName(workspace)
+	g.Expect(podspec.PodName(workspace)).NotTo(HavePrefix(workspace.Name))
+
+	g.Expect(c.pulumi(t.Context(), stack, nil, io.Discard, "stack", "export")).NotTo(Succeed())
+	g.Expect(asked).To(Receive(Equal("GET " + pod + "/exec")))
+	g.Expect(asked).To(Receive(Equal("POST " + pod + "/exec")))
+
+	_, err := c.openLog(t.Context(), workspace, time.Now(), false)
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(asked).To(Receive(Equal("GET " + pod + "/log")))
 }
 
 // The agent reads the variables of init containers, as for its operations, see its own tests. One of an earlier version cannot.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 )
@@ -35,13 +36,16 @@ func (a answerLimit) options() (options []grpc.CallOption, refused *error) {
 	return []grpc.CallOption{grpc.MaxCallRecvMsgSize(a.size), grpc.ForceCodecV2(codec)}, refused
 }
 
-// failure returns the error of a call, nil if it succeeded. If the codec refused the answer, refused is the reason.
-func failure(ctx context.Context, what string, refused, err error) error {
+// failure returns the error of a call or of a stream, nil if it succeeded. If the codec refused the answer, refused is the reason. It reports
+// credentials that the agent does not accept.
+func (c *Client) failure(ctx context.Context, what string, refused, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case refused != nil:
 		return &Error{What: what, Message: refused.Error(), Kind: errBadAnswer}
+	case status.Code(err) == codes.Unauthenticated:
+		c.rejected()
 	}
 	return wrap(ctx, what, err)
 }
@@ -74,13 +78,10 @@ func call[Request, Response any](
 	if crowded && ctx.Err() == nil && *refused == nil {
 		return none, &Error{What: what, Message: errCrowded.Error(), Kind: ErrUnasked}
 	}
-	err = failure(ctx, what, *refused, err)
+	err = c.failure(ctx, what, *refused, err)
 	if failed, ok := errors.AsType[*Error](err); ok {
 		// Every answer has a trailer, if only with the type of its content; an error that gRPC made here has none.
 		failed.Answered = *refused != nil || len(trailer) > 0
-		if failed.Code == codes.Unauthenticated {
-			c.rejected()
-		}
 	}
 	return none, err
 }

@@ -166,7 +166,7 @@ func (c *Client) WatchOperation(ctx context.Context, id string, observe func(*ag
 	options, refused := operationAnswer.options()
 	stream, err := c.agent.WatchOperation(ctx, &agentpb.WatchOperationRequest{Id: id}, options...)
 	if err != nil {
-		return nil, wrap(ctx, what, err)
+		return nil, c.failure(ctx, what, nil, err)
 	}
 	limiter := rate.NewLimiter(watchRate, watchBurst)
 	for {
@@ -175,7 +175,7 @@ func (c *Client) WatchOperation(ctx context.Context, id string, observe func(*ag
 		case errors.Is(err, io.EOF):
 			return nil, &Error{What: what, Message: "the stream ended before the operation", Kind: ErrUnavailable}
 		case err != nil:
-			return nil, failure(ctx, what, *refused, err)
+			return nil, c.failure(ctx, what, *refused, err)
 		}
 		cleanOperation(operation)
 		operation.Outputs = nil

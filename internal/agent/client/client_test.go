@@ -106,14 +106,30 @@ func TestCredentialsThatAreRejectedAreReported(t *testing.T) {
 	g := NewWithT(t)
 	var answer error
 	rejected := 0
-	agent := serve(t, &fakeAgent{answer: func() error { return answer }}, client.Options{Rejected: func() { rejected++ }})
+	agent := serve(t, &fakeAgent{
+		answer: func() error { return answer },
+		push:   func(grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error { return answer },
+		watch:  func(grpc.ServerStreamingServer[agentpb.Operation]) error { return answer },
+	}, client.Options{Rejected: func() { rejected++ }})
+	calls := []func() error{
+		func() error { _, err := agent.GetInfo(t.Context()); return err },
+		func() error { return agent.PushSource(t.Context(), "sha256:0", 0, strings.NewReader("")) },
+		func() error {
+			_, err := agent.WatchOperation(t.Context(), "a", func(*agentpb.Operation) {})
+			return err
+		},
+	}
 	for _, answer = range []error{nil, status.Error(codes.PermissionDenied, "you?"), status.Error(codes.Unavailable, "stopping")} {
-		_, _ = agent.GetInfo(t.Context())
+		for _, call := range calls {
+			_ = call()
+		}
 	}
 	g.Expect(rejected).To(BeZero())
 	answer = status.Error(codes.Unauthenticated, "not signed with a key of this cluster")
-	g.Expect(agent.GetInfo(t.Context())).Error().To(MatchError(client.ErrDenied))
-	g.Expect(rejected).To(Equal(1))
+	for made, call := range calls {
+		g.Expect(call()).To(MatchError(client.ErrDenied))
+		g.Expect(rejected).To(Equal(made + 1))
+	}
 }
 
 func TestACallEndsWithItsContext(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // and ErrUnavailable. An error of content itself is wrapped unchanged.
 func (c *Client) PushPlan(ctx context.Context, digest string, size int64, content io.Reader) error {
 	header := &agentpb.PushPlanRequest{Message: &agentpb.PushPlanRequest_Header{Header: &agentpb.PlanHeader{Digest: digest, Size: size}}}
-	return push(ctx, "push plan", c.agent.PushPlan, header, "read the plan", content, func(chunk []byte) *agentpb.PushPlanRequest {
+	return push(ctx, c, "push plan", c.agent.PushPlan, header, "read the plan", content, func(chunk []byte) *agentpb.PushPlanRequest {
 		return &agentpb.PushPlanRequest{Message: &agentpb.PushPlanRequest_Chunk{Chunk: chunk}}
 	})
 }
@@ -28,11 +28,11 @@ func (c *Client) GetPlan(ctx context.Context, id string, file, text io.Writer) e
 	options, refused := planAnswer.options()
 	stream, err := c.agent.GetPlan(ctx, &agentpb.GetPlanRequest{Id: id}, options...)
 	if err != nil {
-		return wrap(ctx, what, err)
+		return c.failure(ctx, what, nil, err)
 	}
 	first, err := stream.Recv()
 	if err != nil {
-		return failure(ctx, what, *refused, err)
+		return c.failure(ctx, what, *refused, err)
 	}
 	if first.GetFileSize() < 0 || first.GetTextSize() < 0 || first.GetFileSize() > agentpb.MaxPlanSize || first.GetTextSize() > agentpb.MaxPlanText {
 		return &Error{What: what, Message: "the plan has more bytes than a plan may have", Kind: ErrTooLarge}
@@ -48,7 +48,7 @@ func (c *Client) GetPlan(ctx context.Context, id string, file, text io.Writer) e
 			return &Error{What: what, Message: fmt.Sprintf("%d bytes of the plan are missing", left), Kind: errBadAnswer}
 		}
 		if err != nil {
-			return failure(ctx, what, *refused, err)
+			return c.failure(ctx, what, *refused, err)
 		}
 		chunk := part.GetChunk()
 		if left -= int64(len(chunk)); left < 0 || len(chunk) == 0 {

@@ -23,7 +23,7 @@ const pushTimeout = 10 * time.Minute
 // An error of content itself is wrapped unchanged.
 func (c *Client) PushSource(ctx context.Context, digest string, size int64, content io.Reader) error {
 	header := &agentpb.PushSourceRequest{Message: &agentpb.PushSourceRequest_Header{Header: &agentpb.SourceHeader{Digest: digest, Size: size}}}
-	return push(ctx, "push source "+digest, c.agent.PushSource, header, "read the artifact", content, func(chunk []byte) *agentpb.PushSourceRequest {
+	return push(ctx, c, "push source "+digest, c.agent.PushSource, header, "read the artifact", content, func(chunk []byte) *agentpb.PushSourceRequest {
 		return &agentpb.PushSourceRequest{Message: &agentpb.PushSourceRequest_Chunk{Chunk: chunk}}
 	})
 }
@@ -31,7 +31,7 @@ func (c *Client) PushSource(ctx context.Context, digest string, size int64, cont
 // push streams the header, and the content in chunks until its end or until the agent has answered. reading describes the content in
 // errors.
 func push[Request, Response any](
-	ctx context.Context, what string, method func(context.Context, ...grpc.CallOption) (grpc.ClientStreamingClient[Request, Response], error),
+	ctx context.Context, c *Client, what string, method func(context.Context, ...grpc.CallOption) (grpc.ClientStreamingClient[Request, Response], error),
 	header *Request, reading string, content io.Reader, message func(chunk []byte) *Request,
 ) error {
 	bounded, cancel := context.WithTimeout(ctx, pushTimeout)
@@ -39,7 +39,7 @@ func push[Request, Response any](
 	options, refused := emptyAnswer.options()
 	stream, err := method(bounded, options...)
 	if err != nil {
-		return wrap(ctx, what, err)
+		return c.failure(ctx, what, nil, err)
 	}
 	// After a failed Send, CloseAndRecv returns the agent's answer, whether it is an error or not.
 	if stream.Send(header) == nil {
@@ -48,7 +48,7 @@ func push[Request, Response any](
 		}
 	}
 	_, err = stream.CloseAndRecv()
-	return failure(ctx, what, *refused, err)
+	return c.failure(ctx, what, *refused, err)
 }
 
 // FetchSource makes the agent download the tarball with this digest from the URL, and returns once the agent has unpacked it. Decide on the
@@ -59,7 +59,7 @@ func (c *Client) FetchSource(ctx context.Context, digest, url string) error {
 	what := "fetch source " + digest
 	options, refused := emptyAnswer.options()
 	_, err := c.agent.FetchSource(bounded, &agentpb.FetchSourceRequest{Digest: digest, Url: url}, options...)
-	return failure(ctx, what, *refused, err)
+	return c.failure(ctx, what, *refused, err)
 }
 
 // eachChunk sends the content in chunks, until its end or until a chunk cannot be sent. It returns only errors of content.

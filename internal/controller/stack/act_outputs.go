@@ -166,8 +166,12 @@ func (r *Reconciler) writeOutput(
 	if problem != nil {
 		return known, problem
 	}
-	if known != nil && slices.Contains(o.outputs.intact, *known) && r.recallOutputs(stack).has(object) {
-		return known, nil
+	if known != nil && !slices.Contains(o.outputs.edited, *known) {
+		// One that is not watched is written once with the outputs of each update, also while another object is tried again.
+		intact := slices.Contains(o.outputs.intact, *known)
+		if wrote, by := r.recallOutputs(stack).has(object); wrote && (intact || by == o.outputs.source.UID) {
+			return known, nil
+		}
 	}
 	version := outputobject.Version{}
 	if known != nil {
@@ -180,7 +184,7 @@ func (r *Reconciler) writeOutput(
 	if err != nil {
 		return known, problemOfWrite(stack, err)
 	}
-	r.recallOutputs(stack).keep(object)
+	r.recallOutputs(stack).keep(object, o.outputs.source.UID)
 	return &pulumiv1.WrittenOutputObject{
 		Kind: object.Kind, Name: object.Name, UID: version.UID, ResourceVersion: version.ResourceVersion, DeletionPolicy: wanted.DeletionPolicy,
 	}, nil
@@ -322,7 +326,13 @@ func (r *Reconciler) grantOutputs(ctx context.Context, stack *pulumiv1.Stack) st
 type rememberedOutputs struct {
 	mu      sync.Mutex
 	stack   types.UID
-	digests map[string][sha256.Size]byte
+	objects map[string]rememberedOutput
+}
+
+// rememberedOutput is an object as it was written, with the outputs of the Update with that UID.
+type rememberedOutput struct {
+	digest [sha256.Size]byte
+	update types.UID
 }
 
 // outputsKey is the key of these digests.
@@ -335,11 +345,11 @@ var outputsKey = sync.OnceValue(func() []byte {
 // recallOutputs returns what is remembered about the objects of the Stack.
 func (r *Reconciler) recallOutputs(stack *pulumiv1.Stack) *rememberedOutputs {
 	key := client.ObjectKeyFromObject(stack)
-	known, _ := r.writtenOutputs.LoadOrStore(key, &rememberedOutputs{stack: stack.UID, digests: map[string][sha256.Size]byte{}})
+	known, _ := r.writtenOutputs.LoadOrStore(key, &rememberedOutputs{stack: stack.UID, objects: map[string]rememberedOutput{}})
 	if remembered := known.(*rememberedOutputs); remembered.stack == stack.UID {
 		return remembered
 	}
-	remembered := &rememberedOutputs{stack: stack.UID, digests: map[string][sha256.Size]byte{}}
+	remembered := &rememberedOutputs{stack: stack.UID, objects: map[string]rememberedOutput{}}
 	r.writtenOutputs.Store(key, remembered)
 	return remembered
 }
@@ -351,17 +361,18 @@ func (m *rememberedOutputs) digest(object *outputobject.Object) (name string, di
 	return string(object.Kind) + "/" + object.Name, [sha256.Size]byte(mac.Sum(nil))
 }
 
-func (m *rememberedOutputs) has(object *outputobject.Object) bool {
+// has reports whether the object was written just so, and with the outputs of which Update.
+func (m *rememberedOutputs) has(object *outputobject.Object) (bool, types.UID) {
 	name, digest := m.digest(object)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	known, found := m.digests[name]
-	return found && known == digest
+	known := m.objects[name]
+	return known.digest == digest, known.update
 }
 
-func (m *rememberedOutputs) keep(object *outputobject.Object) {
+func (m *rememberedOutputs) keep(object *outputobject.Object, update types.UID) {
 	name, digest := m.digest(object)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.digests[name] = digest
+	m.objects[name] = rememberedOutput{digest: digest, update: update}
 }

@@ -189,7 +189,9 @@ func TestForeignObjectIsNotOverwrittenByOutputs(t *testing.T) {
 	theirs := &corev1.Secret{Namespace: s.namespace, Name: "network", StringData: map[string]string{"url": "theirs"}}
 	s.Expect(s.client.Create(t.Context(), theirs)).To(Succeed())
 	stack := s.newStack(func(stack *pulumiv1.Stack) {
-		stack.Spec.Outputs = []pulumiv1.OutputObject{{Name: "network"}, {Name: "other"}}
+		stack.Spec.Outputs = []pulumiv1.OutputObject{
+			{Name: "network"}, {Name: "other"}, {Name: "unwatched", Labels: map[string]string{meta.LabelKeyWatch: "Disabled"}},
+		}
 	})
 	s.give(stack, map[string]string{"url": `"right"`})
 	s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.OutputsConflictReason))
@@ -198,9 +200,13 @@ func TestForeignObjectIsNotOverwrittenByOutputs(t *testing.T) {
 	s.Expect(s.secretData("network")).To(Equal(map[string]string{"url": "theirs"}))
 	s.Expect(s.secretData("other")).To(Equal(map[string]string{"url": "right"}))
 	updates := s.updateNames()
+	unwatched := &corev1.Secret{Namespace: s.namespace, Name: "unwatched"}
+	s.Expect(s.client.Delete(t.Context(), unwatched)).To(Succeed())
 	s.Expect(s.client.Delete(t.Context(), theirs)).To(Succeed())
 	s.await(stack, isReady)
 	s.Expect(s.secretData("network")).To(Equal(map[string]string{"url": "right"}))
+	err := s.client.Get(t.Context(), client.ObjectKeyFromObject(unwatched), unwatched)
+	s.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "what was written with the outputs of this update is not written again for another object")
 	s.Expect(s.updateNames()).To(Equal(updates))
 }
 

@@ -3,9 +3,11 @@ package workspace
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
@@ -110,10 +112,17 @@ func decide(o observation) decision {
 
 // tellsNothing reports whether the status should stay as it is. Nobody needs the agent of an idle Workspace: a request that failed for it is only
 // repeated, unless the spec has to be changed. A status that is not ready would end the idleness, and start the pod. Nor does a call say anything
-// that was given up because other agents of the namespace do not answer.
+// that was given up because other agents of the namespace do not answer, or because the API server has too much to do: an agent works without it.
 func (o observation) tellsNothing() bool {
 	failed := o.err != nil || !o.agent.Ready && !o.agent.Stalled
-	return o.idle && failed || o.ready && errors.Is(o.err, client.ErrUnasked)
+	return o.idle && failed || o.ready && (errors.Is(o.err, client.ErrUnasked) || !o.agent.Ready && isServerBusy(o.err))
+}
+
+// isServerBusy reports whether the API server cannot answer a request now, but may the next one.
+func isServerBusy(err error) bool {
+	unreachable, ok := errors.AsType[*url.Error](err)
+	return ok && unreachable.Timeout() || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 }
 
 // reasonOf returns the reason for an agent that does not answer, or rejects the controller.

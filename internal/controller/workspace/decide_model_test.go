@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -37,10 +39,13 @@ type modelState struct {
 // oldPulumi is supported without structured configuration.
 const supportedPulumi, oldPulumi = "v3.250.0", "v3.201.0"
 
+// serverBusy is an answer of the API server to a runtime that reads or writes objects of the Workspace.
+var serverBusy = fmt.Errorf("read the Secret app-workspace-rpc: %w", apierrors.NewTooManyRequests("too many requests", 1))
+
 var (
 	both        = []bool{false, true}
 	modelErrors = []error{nil, errors.New("no answer"), agentruntime.ErrNoAgent, &client.Error{Code: codes.Unavailable},
-		&client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}, &client.Error{Kind: client.ErrUnasked}}
+		&client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}, &client.Error{Kind: client.ErrUnasked}, serverBusy}
 	modelVersions = []string{"", "nonsense", oldPulumi, supportedPulumi, "v4.0.0"}
 	modelBefore   = []string{"new", "starting", "ready", "failing", "stalled", "deleting", "idle"}
 )
@@ -115,7 +120,7 @@ func (s *modelState) broken(d decision, before, after *autov1alpha1.Workspace) (
 		}
 	}
 	needless := s.before == "idle" && (s.err != nil || !s.ready && !s.stalled)
-	unasked := (s.before == "idle" || s.before == "ready") && errors.Is(s.err, client.ErrUnasked)
+	unasked := (s.before == "idle" || s.before == "ready") && (errors.Is(s.err, client.ErrUnasked) || errors.Is(s.err, serverBusy) && !s.ready)
 	unchanged := !s.deleting && (needless || unasked)
 	promise((d.state == stateUnchanged) == unchanged, "a failure that nobody suffers from changes nothing, and starts no pod")
 	if unchanged {
