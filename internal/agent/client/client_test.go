@@ -108,8 +108,10 @@ func TestCredentialsThatAreRejectedAreReported(t *testing.T) {
 	rejected := 0
 	agent := serve(t, &fakeAgent{
 		answer: func() error { return answer },
-		push:   func(grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error { return answer },
-		watch:  func(grpc.ServerStreamingServer[agentpb.Operation]) error { return answer },
+		push: func(grpc.ClientStreamingServer[agentpb.PushSourceRequest, agentpb.PushSourceResponse]) error {
+			return answer
+		},
+		watch: func(grpc.ServerStreamingServer[agentpb.Operation]) error { return answer },
 	}, client.Options{Rejected: func() { rejected++ }})
 	calls := []func() error{
 		func() error { _, err := agent.GetInfo(t.Context()); return err },

@@ -39,13 +39,13 @@ type modelState struct {
 // oldPulumi is supported without structured configuration.
 const supportedPulumi, oldPulumi = "v3.250.0", "v3.201.0"
 
-// serverBusy is an answer of the API server to a runtime that reads or writes objects of the Workspace.
-var serverBusy = fmt.Errorf("read the Secret app-workspace-rpc: %w", apierrors.NewTooManyRequests("too many requests", 1))
+// errServerBusy is an answer of the API server to a runtime that reads or writes objects of the Workspace.
+var errServerBusy = fmt.Errorf("read the Secret app-workspace-rpc: %w", apierrors.NewTooManyRequests("too many requests", 1))
 
 var (
 	both        = []bool{false, true}
 	modelErrors = []error{nil, errors.New("no answer"), agentruntime.ErrNoAgent, &client.Error{Code: codes.Unavailable},
-		&client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}, &client.Error{Kind: client.ErrUnasked}, serverBusy}
+		&client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}, &client.Error{Kind: client.ErrUnasked}, errServerBusy}
 	modelVersions = []string{"", "nonsense", oldPulumi, supportedPulumi, "v4.0.0"}
 	modelBefore   = []string{"new", "starting", "ready", "failing", "stalled", "deleting", "idle"}
 )
@@ -120,7 +120,7 @@ func (s *modelState) broken(d decision, before, after *autov1alpha1.Workspace) (
 		}
 	}
 	needless := s.before == "idle" && (s.err != nil || !s.ready && !s.stalled)
-	unasked := (s.before == "idle" || s.before == "ready") && (errors.Is(s.err, client.ErrUnasked) || errors.Is(s.err, serverBusy) && !s.ready)
+	unasked := (s.before == "idle" || s.before == "ready") && (errors.Is(s.err, client.ErrUnasked) || errors.Is(s.err, errServerBusy) && !s.ready)
 	unchanged := !s.deleting && (needless || unasked)
 	promise((d.state == stateUnchanged) == unchanged, "a failure that nobody suffers from changes nothing, and starts no pod")
 	if unchanged {
