@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/leaderelection"
 
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"github.com/fluxcd/pkg/runtime/features"
@@ -104,6 +105,7 @@ func (o *options) validateRanges() error {
 		{"git-checkout-timeout", int64(o.git.checkoutTimeout), 1, "more than 0"},
 		{"min-retry-delay", int64(o.rateLimiter.MinRetryDelay), 1, "more than 0"},
 		{"max-retry-delay", int64(o.rateLimiter.MaxRetryDelay), 1, "more than 0"},
+		{"leader-election-retry-period", int64(o.leaderElection.RetryPeriod), 1, "more than 0"},
 		{"workspace-idle-timeout", int64(o.workspace.idleTimeout), 0, "at least 0"},
 	} {
 		if setting.value < setting.least {
@@ -115,6 +117,10 @@ func (o *options) validateRanges() error {
 		return errors.New("--storage-max-size must not be less than --artifact-max-size")
 	case o.rateLimiter.MaxRetryDelay < o.rateLimiter.MinRetryDelay:
 		return errors.New("--max-retry-delay must not be less than --min-retry-delay")
+	case o.leaderElection.LeaseDuration <= o.leaderElection.RenewDeadline:
+		return errors.New("--leader-election-lease-duration must be more than --leader-election-renew-deadline")
+	case o.leaderElection.RenewDeadline.Seconds() <= leaderelection.JitterFactor*o.leaderElection.RetryPeriod.Seconds():
+		return fmt.Errorf("--leader-election-renew-deadline must be more than %v times --leader-election-retry-period", leaderelection.JitterFactor)
 	case o.jitter.Percentage >= 100:
 		return errors.New("--interval-jitter-percentage must be less than 100")
 	}

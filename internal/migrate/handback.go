@@ -11,10 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
 const (
@@ -43,7 +40,7 @@ type Options struct {
 	Client client.Client
 	// Namespace is the namespace whose objects are handed back; empty means all.
 	Namespace string
-	// ControllerNamespace is where the controllers run. Their leases are looked for there, or in all namespaces when Namespace is empty.
+	// ControllerNamespace is where the controllers run. Their leases are looked for there, or in all namespaces when it or Namespace is empty.
 	ControllerNamespace string
 	// DryRun only reports what would be done. The API server checks the requests, but stores nothing.
 	DryRun bool
@@ -91,22 +88,6 @@ func Run(ctx context.Context, options Options) error {
 		h.failures = append(h.failures, fmt.Errorf("and %d more", h.failed-maxErrors))
 	}
 	return errors.Join(h.failures...)
-}
-
-// requireStoppedController fails while a controller, also one of a shard, holds its lease: it would take the objects back at once. When all
-// objects are handed back, it does not matter where the controller runs.
-func (h *handBack) requireStoppedController(ctx context.Context) error {
-	leases, namespace := &coordinationv1.LeaseList{}, h.ControllerNamespace
-	if h.Namespace == "" {
-		namespace = ""
-	}
-	if err := h.Client.List(ctx, leases, client.InNamespace(namespace)); err != nil {
-		return fmt.Errorf("list the leases, which say whether stack-controller runs: %w", err)
-	}
-	if holders := shard.Holders(leases.Items, time.Now()); len(holders) > 0 {
-		return fmt.Errorf("stack-controller still runs: %s; scale its Deployments to 0 and try again, nothing was changed", strings.Join(holders, ", "))
-	}
-	return nil
 }
 
 // requireNoOperation fails if an Update was started and its result is not recorded. The operator would count this Update as failed, and

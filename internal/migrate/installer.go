@@ -28,11 +28,23 @@ func InstallerOf(deployment metav1.Object) *Installer {
 			cmp.Or(annotations["meta.helm.sh/release-namespace"], deployment.GetNamespace())
 		return &Installer{Kind: "HelmRelease", Namespace: labels["helm.toolkit.fluxcd.io/namespace"], Name: name, release: release}
 	}
+	// An Application in another namespace than Argo CD's has NAMESPACE_NAME there, and NAMESPACE/NAME on the command line.
 	if tracked := annotations["argocd.argoproj.io/tracking-id"]; tracked != "" {
 		application, _, _ := strings.Cut(tracked, ":")
-		return &Installer{Kind: "Application", Name: application}
+		return &Installer{Kind: "Application", Name: strings.Replace(application, "_", "/", 1)}
+	}
+	// Argo CD can track by one of these labels. Charts set the first one, too, and Helm adds an annotation.
+	for _, label := range []string{"app.kubernetes.io/instance", "argocd.argoproj.io/instance"} {
+		if name := labels[label]; name != "" && annotations["meta.helm.sh/release-name"] == "" {
+			return &Installer{Kind: "Application", Name: name}
+		}
 	}
 	return nil
+}
+
+// Group returns the API group of the kind, if it has a field spec.suspend; otherwise it is empty.
+func (i *Installer) Group() string {
+	return map[string]string{"Kustomization": "kustomize.toolkit.fluxcd.io", "HelmRelease": "helm.toolkit.fluxcd.io"}[i.Kind]
 }
 
 // String returns the kind with the namespace and the name.
@@ -50,7 +62,8 @@ func (i *Installer) Removal() (why string, commands []string) {
 	switch i.Kind {
 	case "Kustomization":
 		return "Flux removes nothing else when it is deleted while it is suspended. Do not resume it: that starts the controller again, and replaces the CRDs. " +
-				"If it installs other things too, do not delete it: remove the controller from its source, and resume it then.",
+				"If it installs other things too, do not delete it: remove the controller from its source, and resume it then. " +
+				"Flux removes each of its CRDs too, and all objects, unless the CRD has the annotation kustomize.toolkit.fluxcd.io/prune: disabled.",
 			[]string{"kubectl delete kustomizations.kustomize.toolkit.fluxcd.io --namespace " + i.Namespace + " " + i.Name}
 	case "HelmRelease":
 		return "Flux removes nothing else when it is deleted while it is suspended; Helm removes the rest. Do not resume it: that starts the controller again.",

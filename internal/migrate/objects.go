@@ -95,8 +95,11 @@ func (h *handBack) clearStatus(ctx context.Context, object client.Object) error 
 func (h *handBack) awaitWorkspaces(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, h.PollInterval, true, func(ctx context.Context) (bool, error) {
 		for len(h.leaving) > 0 {
-			workspace := h.leaving[0]
-			err := h.Client.Get(ctx, client.ObjectKeyFromObject(workspace), workspace)
+			workspace, found := h.leaving[0], &autov1alpha1.Workspace{}
+			err := h.Client.Get(ctx, client.ObjectKeyFromObject(workspace), found)
+			if err == nil && found.UID != workspace.UID {
+				return false, fmt.Errorf("the Workspace %s was created again: a stack-controller runs. Stop it and try again", client.ObjectKeyFromObject(workspace))
+			}
 			if !apierrors.IsNotFound(err) {
 				return false, err
 			}

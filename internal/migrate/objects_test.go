@@ -301,16 +301,30 @@ func TestNothingIsChangedWhileAnUpdateRuns(t *testing.T) {
 	s.Expect(s.versions()).To(Equal(before))
 }
 
+// The clock of the controller is another one than that of the machine on which the command runs.
 func TestNothingIsChangedWhileTheControllerRuns(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t)
 	s.stack("app", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
-	holder, seconds, now := "stack-controller-0", int32(35), metav1.NowMicro()
+	holder, seconds, ahead := "stack-controller-0", int32(1), metav1.NewMicroTime(time.Now().Add(time.Hour))
 	lease := &coordinationv1.Lease{
 		Namespace: s.namespace, Name: shard.Lease("sharding.fluxcd.io/key=shard1"),
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &now},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &ahead},
 	}
 	s.Expect(admin.Create(s.ctx, lease)).To(Succeed())
+	running, kill := context.WithCancel(s.ctx)
+	ended := make(chan error)
+	go func() {
+		defer close(ended)
+		for behind := time.Now().Add(-time.Hour); running.Err() == nil; time.Sleep(pollInterval) {
+			behind = behind.Add(pollInterval)
+			lease.Spec.RenewTime = &metav1.MicroTime{Time: behind}
+			if err := admin.Update(running, lease); running.Err() == nil && err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
 	here := func(o *Options) { o.Client, o.ControllerNamespace = admin, s.namespace }
 	before := s.versions()
 	_, err := s.run(here)
@@ -319,9 +333,18 @@ func TestNothingIsChangedWhileTheControllerRuns(t *testing.T) {
 	s.Expect(err).To(MatchError(ContainSubstring("still runs: stack-controller-0")), "in whatever namespace")
 	s.Expect(s.versions()).To(Equal(before))
 
-	lease.Spec.RenewTime = &metav1.MicroTime{Time: now.Add(-time.Hour)}
+	kill()
+	s.Expect(<-ended).NotTo(HaveOccurred())
+	s.Expect(admin.Get(s.ctx, client.ObjectKeyFromObject(lease), lease)).To(Succeed())
+	lease.Spec.RenewTime = &ahead
 	s.Expect(admin.Update(s.ctx, lease)).To(Succeed())
 	_, err = s.run(here, dryRun)
+	s.Expect(err).NotTo(HaveOccurred(), "it was killed")
+
+	s.Expect(admin.Delete(s.ctx, lease)).To(Succeed())
+	_, err = s.run(here)
+	s.Expect(err).To(MatchError(ContainSubstring("stack-controller never ran in the namespace " + s.namespace)))
+	_, err = s.run(here, dryRun, func(o *Options) { o.ControllerNamespace = "" })
 	s.Expect(err).NotTo(HaveOccurred())
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -17,6 +18,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/tests/framework/controlplane"
 	"github.com/stack-controller/stack-controller/tests/framework/operator"
 )
@@ -41,7 +43,11 @@ func TestMain(m *testing.M) {
 		if admin, err = newClient(cp.Config()); err != nil {
 			return err
 		}
-		return admin.Create(context.Background(), &corev1.Namespace{Name: controllerNamespace})
+		if err = admin.Create(context.Background(), &corev1.Namespace{Name: controllerNamespace}); err != nil {
+			return err
+		}
+		released := &coordinationv1.Lease{Namespace: controllerNamespace, Name: shard.Lease("")}
+		return admin.Create(context.Background(), released)
 	}))
 }
 

@@ -31,13 +31,21 @@ func Lease(labelSelector string) string {
 // has released its lease, and one that was killed does not renew it. Other leases of the namespace do not count.
 func Holders(of []coordinationv1.Lease, now time.Time) (holders []string) {
 	for i := range of {
-		holder, renewed, lasts := of[i].Spec.HolderIdentity, of[i].Spec.RenewTime, of[i].Spec.LeaseDurationSeconds
-		if !IsLease(of[i].Name) || holder == nil || *holder == "" || renewed == nil || lasts == nil {
+		holder, renewed, lasts := Holder(&of[i]), of[i].Spec.RenewTime, of[i].Spec.LeaseDurationSeconds
+		if !IsLease(of[i].Name) || holder == "" || renewed == nil || lasts == nil {
 			continue
 		}
 		if end := renewed.Add(time.Duration(*lasts) * time.Second); now.Before(end) {
-			holders = append(holders, fmt.Sprintf("%s holds the lease %s until %s", *holder, client.ObjectKeyFromObject(&of[i]), end.Format(time.TimeOnly)))
+			holders = append(holders, fmt.Sprintf("%s until %s", holder, end.Format(time.TimeOnly)))
 		}
 	}
 	return holders
+}
+
+// Holder returns a text that says who holds the lease, or held it last and did not release it; empty if it is released.
+func Holder(lease *coordinationv1.Lease) string {
+	if holder := lease.Spec.HolderIdentity; holder != nil && *holder != "" {
+		return fmt.Sprintf("%s holds the lease %s", *holder, client.ObjectKeyFromObject(lease))
+	}
+	return ""
 }

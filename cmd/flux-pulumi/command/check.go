@@ -11,6 +11,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/ptr"
@@ -18,6 +20,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/config"
 	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
@@ -116,8 +119,56 @@ func (s *session) checkInstallation(ctx context.Context, c *cluster) (missing []
 			missing = append(missing, "the API server does not serve "+kind.Kind)
 		}
 	}
+	missing = append(missing, s.checkDefinitions(ctx, c)...)
 	s.checkSources(c)
 	return append(missing, s.checkController(ctx, c)...), nil
+}
+
+// checkDefinitions returns which custom resource definitions are those of an earlier version, or of the operator. Without their fields the API
+// server drops what users and the controller write into them.
+func (s *session) checkDefinitions(ctx context.Context, c *cluster) (missing []string) {
+	wanted, err := config.Objects("", "")
+	if err != nil {
+		s.log.Warning("the definitions cannot be checked: %s", err)
+		return nil
+	}
+	for _, definition := range wanted {
+		if definition.GetKind() != "CustomResourceDefinition" {
+			continue
+		}
+		found := &unstructured.Unstructured{}
+		found.SetGroupVersionKind(definition.GroupVersionKind())
+		switch err := c.read(ctx, client.ObjectKeyFromObject(definition), found); {
+		case apierrors.IsNotFound(err):
+			continue // its kind is not served
+		case err != nil:
+			s.log.Warning("the definitions cannot be compared with those of this version: %s", err)
+			return missing
+		}
+		has := fieldsOf(found)
+		lacks := slices.DeleteFunc(fieldsOf(definition), func(field string) bool { return slices.Contains(has, field) })
+		if len(lacks) > 0 {
+			s.log.Failure("%s is older than this program, or the operator's: it lacks %s. Apply crds.yaml of the release", definition.GetName(), shorten(lacks))
+			missing = append(missing, definition.GetName()+" lacks fields")
+		}
+	}
+	return missing
+}
+
+// fieldsOf returns the fields of spec and status in a definition, as "v1 spec.stack".
+func fieldsOf(definition *unstructured.Unstructured) (fields []string) {
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	for _, entry := range versions {
+		version, _ := entry.(map[string]any)
+		for _, part := range []string{"spec", "status"} {
+			properties, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema", "properties", part, "properties")
+			for name := range properties {
+				fields = append(fields, fmt.Sprintf("%v %s.%s", version["name"], part, name))
+			}
+		}
+	}
+	slices.Sort(fields)
+	return fields
 }
 
 // checkSources says which of Flux's sources the API server serves in the version that Stacks use.

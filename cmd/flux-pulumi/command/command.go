@@ -108,7 +108,8 @@ func invocation(program string) string {
 func (s *session) root() *cobra.Command {
 	name := invocation(s.Program)
 	root := &cobra.Command{
-		Use:   strings.Fields(name)[len(strings.Fields(name))-1],
+		// A shell completes the program, and not the name that is shown.
+		Use:   strings.TrimSuffix(filepath.Base(s.Program), ".exe"),
 		Short: "See and steer Pulumi Stacks that stack-controller keeps up to date",
 		Long: "See and steer Pulumi Stacks that stack-controller keeps up to date.\n\n" +
 			"It exits with 0 when it has done what it was asked for, 1 for any other failure, 2 for an invalid command line,\n" +
@@ -147,7 +148,8 @@ func (s *session) confirm(ctx context.Context, question, refusal string) error {
 		return ctx.Err()
 	case err != nil && !errors.Is(err, io.EOF):
 		return fmt.Errorf("read the answer: %w", err)
-	case !strings.EqualFold(strings.TrimSpace(answer), "y"):
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		return errors.New(refusal)
 	}
 	return nil

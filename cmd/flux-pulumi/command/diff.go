@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -125,7 +126,11 @@ func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from str
 	if preview, err = template.Update(preview, stack.Spec.UpdateTemplate); err != nil {
 		return nil, fmt.Errorf("spec.updateTemplate of the Stack %q: %w", stack.Name, err)
 	}
-	preview.ObjectMeta = metav1.ObjectMeta{Namespace: stack.Namespace, GenerateName: stack.Name + "-preview-"}
+	// The controller of the Stack's shard knows its objects by their labels. Those that make an Update one of the Stack are not among them.
+	labels := maps.Clone(stack.Labels)
+	delete(labels, pulumiv1.ComponentLabel)
+	delete(labels, pulumiv1.StackNameLabel)
+	preview.ObjectMeta = metav1.ObjectMeta{Namespace: stack.Namespace, GenerateName: stack.Name + "-preview-", Labels: labels}
 	preview.Spec.Message, preview.Spec.TTLAfterCompleted = new("Preview with "+fieldOwner), &metav1.Duration{Duration: previewTTL}
 	preview.Spec.ExpectNoChanges = nil
 	if stack.Status.DeployedStack == stack.Spec.Stack {

@@ -10,7 +10,9 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/remotecommand"
@@ -41,8 +43,14 @@ exec "$agent" exec --env-file=` + podspec.EnvFile + ` pulumi "$@"`
 // pulumi runs the CLI in the Workspace's pod, on the Pulumi stack of the Stack.
 func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reader, out io.Writer, args ...string) error {
 	workspace := &autov1alpha1.Workspace{}
-	if err := c.read(ctx, client.ObjectKeyFromObject(stack), workspace); err != nil {
+	if err := c.read(ctx, client.ObjectKeyFromObject(stack), workspace); apierrors.IsNotFound(err) {
+		return fmt.Errorf("the Stack %q has no Workspace: its next update creates it. With workspaceReclaimPolicy Delete, it is removed after each update", stack.Name)
+	} else if err != nil {
 		return err
+	}
+	if conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.IdleReason {
+		return fmt.Errorf("the Workspace %q is idle and has no pod. The command 'diff stack %s' starts the pod, also while the Stack is suspended; then try again",
+			workspace.Name, stack.Name)
 	}
 	if socket, local := strings.CutPrefix(workspace.Status.Address, "unix:"); local {
 		return fmt.Errorf("the Workspace %q is a process of the controller, which commands do not get into. Run pulumi on the machine of the "+

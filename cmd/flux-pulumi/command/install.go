@@ -35,8 +35,9 @@ const (
 // installation has the flags of install.
 type installation struct {
 	controller, agent string
-	export            bool
-	timeout           time.Duration
+	// mirrored says that the user has named the image of the controller.
+	mirrored, export, force bool
+	timeout                 time.Duration
 }
 
 func (s *session) install() *cobra.Command {
@@ -44,7 +45,8 @@ func (s *session) install() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "install", Short: "Install stack-controller, or upgrade it",
 		Long: "Apply the manifests of the version of this program, server-side, in the namespace flux-system, and wait until the\n" +
-			"controller runs. Nothing is changed if you lack a right, or if Helm or Flux manages the installation.",
+			"controller runs. Nothing is changed if you lack a right, if Helm or Flux manages the installation, or if it has settings\n" +
+			"that the manifests do not have.",
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if i.controller == "" || i.agent == "" {
@@ -60,14 +62,16 @@ func (s *session) install() *cobra.Command {
 			if i.export {
 				return s.exportObjects(objects)
 			}
+			i.mirrored = cmd.Flags().Changed("image")
 			return s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
-				return s.applyInstallation(ctx, c, objects, i.timeout)
+				return s.applyInstallation(ctx, c, objects, i)
 			})(cmd, args)
 		},
 	}
 	cmd.Flags().StringVar(&i.controller, "image", i.controller, "The image of the controller, for example in a mirror.")
 	cmd.Flags().StringVar(&i.agent, "agent-image", i.agent, "The image of the agent.")
 	cmd.Flags().BoolVar(&i.export, "export", false, "Print the manifests instead.")
+	cmd.Flags().BoolVar(&i.force, "force", false, "Take away settings of the installation that the manifests do not have.")
 	cmd.Flags().DurationVar(&i.timeout, "timeout", defaultTimeout, "The longest time to wait.")
 	return cmd
 }
@@ -87,7 +91,9 @@ func (s *session) exportObjects(objects []*unstructured.Unstructured) error {
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", named(object), err)
 		}
-		s.out.Line("---\n%s", strings.TrimSuffix(string(content), "\n"))
+		if _, err := fmt.Fprintf(s.out, "---\n%s", content); err != nil {
+			return fmt.Errorf("write the manifests: %w", err)
+		}
 	}
 	return nil
 }
@@ -97,10 +103,15 @@ func named(object client.Object) string {
 	return object.GetObjectKind().GroupVersionKind().Kind + " " + object.GetName()
 }
 
-func (s *session) applyInstallation(ctx context.Context, c *cluster, objects []*unstructured.Unstructured, timeout time.Duration) error {
+func (s *session) applyInstallation(ctx context.Context, c *cluster, objects []*unstructured.Unstructured, i *installation) error {
 	s.log.Step("checking the cluster")
 	if err := s.checkBefore(ctx, c); err != nil {
 		return err
+	}
+	if !i.force {
+		if err := c.checkSettings(ctx, objects, i.mirrored); err != nil {
+			return err
+		}
 	}
 	if err := c.tryAll(ctx, objects); err != nil {
 		return err
@@ -113,7 +124,7 @@ func (s *session) applyInstallation(ctx context.Context, c *cluster, objects []*
 		}
 	}
 	s.log.Success("%d objects are applied", len(objects))
-	if err := s.awaitDeployment(ctx, c, timeout); err != nil {
+	if err := s.awaitDeployment(ctx, c, i.timeout); err != nil {
 		return err
 	}
 	s.log.Success("stack-controller is installed")
@@ -173,10 +184,10 @@ func checkOther(deployment *appsv1.Deployment) error {
 		return nil
 	case key != client.ObjectKey{Namespace: config.Namespace, Name: controllerName}:
 		return fmt.Errorf("stack-controller is installed as Deployment %s, not by this program", key)
+	case restoringOwner(deployment) != "": // also with a chart
+		return fmt.Errorf("stack-controller was installed by %s: change that, or its source", restoringOwner(deployment))
 	case labels["app.kubernetes.io/managed-by"] == "Helm":
 		return fmt.Errorf("stack-controller was installed with Helm: upgrade it with 'helm upgrade'")
-	case restoringOwner(deployment) != "":
-		return fmt.Errorf("stack-controller was installed by %s: change that, or its source", restoringOwner(deployment))
 	}
 	return nil
 }
@@ -232,25 +243,41 @@ func (s *session) awaitDeployment(ctx context.Context, c *cluster, timeout time.
 	})
 }
 
-// podProblem returns why a container of the Deployment waits, if it is known.
+// podProblem returns why there is no pod of the Deployment, or why one waits, if it is known.
 func (c *cluster) podProblem(ctx context.Context, deployment *appsv1.Deployment) string {
-	pods := &corev1.PodList{}
-	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+	for _, condition := range deployment.Status.Conditions {
+		if condition.Type == appsv1.DeploymentReplicaFailure && condition.Status == corev1.ConditionTrue {
+			return condition.Reason + ": " + condition.Message
+		}
+	}
+	pods, err := c.podsOf(ctx, deployment)
 	if err != nil {
 		return ""
 	}
-	options := []client.ListOption{client.InNamespace(deployment.Namespace), client.MatchingLabelsSelector{Selector: selector}}
-	if err := c.list(ctx, pods, options...); err != nil {
-		return ""
-	}
-	for i := range pods.Items {
-		for _, status := range pods.Items[i].Status.ContainerStatuses {
+	for i := range pods {
+		for _, status := range pods[i].Status.ContainerStatuses {
 			if waiting := status.State.Waiting; waiting != nil && waiting.Message != "" {
 				return waiting.Reason + ": " + waiting.Message
 			}
 		}
+		for _, condition := range pods[i].Status.Conditions {
+			if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && condition.Message != "" {
+				return condition.Reason + ": " + condition.Message
+			}
+		}
 	}
 	return ""
+}
+
+// podsOf returns the pods of the Deployment.
+func (c *cluster) podsOf(ctx context.Context, deployment *appsv1.Deployment) ([]corev1.Pod, error) {
+	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("the selector of Deployment %s: %w", deployment.Name, err)
+	}
+	pods := &corev1.PodList{}
+	err = c.list(ctx, pods, client.InNamespace(deployment.Namespace), client.MatchingLabelsSelector{Selector: selector})
+	return pods.Items, err
 }
 
 func (s *session) uninstall() *cobra.Command {

@@ -5,11 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -58,6 +64,9 @@ func (s *session) stopController(ctx context.Context, c *cluster, name string, t
 	if !isController(deployment) {
 		return fmt.Errorf("the Deployment %q has the image %s, which is neither the operator's nor stack-controller's", name, imageOf(deployment))
 	}
+	if err := s.checkRestorer(ctx, c, deployment); err != nil {
+		return err
+	}
 	s.log.Waiting("waiting until no update runs")
 	if err := s.await(ctx, timeout, "the end of all updates", c.noneRuns); err != nil {
 		return err
@@ -72,7 +81,15 @@ func (s *session) stopController(ctx context.Context, c *cluster, name string, t
 		if err := c.read(ctx, c.key(name), deployment); err != nil {
 			return progress{}, err
 		}
-		left, seen := deployment.Status.Replicas, deployment.Status.ObservedGeneration
+		// The status does not count pods that are ending, which may take minutes.
+		pods, err := c.podsOf(ctx, deployment)
+		if err != nil {
+			return progress{}, err
+		}
+		running := slices.DeleteFunc(pods, func(pod corev1.Pod) bool {
+			return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		})
+		left, seen := max(int(deployment.Status.Replicas), len(running)), deployment.Status.ObservedGeneration
 		return progress{
 			state: "waiting for its pods to end", detail: fmt.Sprintf("%d left", left), done: left == 0 && seen >= deployment.Generation,
 		}, nil
@@ -81,6 +98,33 @@ func (s *session) stopController(ctx context.Context, c *cluster, name string, t
 		s.log.Success("Deployment %s/%s has stopped", c.namespace, name)
 	}
 	return err
+}
+
+// checkRestorer returns an error if the object that has installed the Deployment would scale it up again. It warns where that is not known.
+func (s *session) checkRestorer(ctx context.Context, c *cluster, deployment *appsv1.Deployment) error {
+	installer := migrate.InstallerOf(deployment)
+	if installer == nil {
+		return nil
+	}
+	kind := schema.GroupVersionKind{Group: installer.Group(), Version: "v1", Kind: installer.Kind}
+	if kind.Group == "" {
+		s.log.Warning("%s scales it up again unless its automated sync is suspended", installer)
+		return nil
+	}
+	restorer := &unstructured.Unstructured{}
+	restorer.SetGroupVersionKind(c.served(kind))
+	err := c.read(ctx, client.ObjectKey{Namespace: installer.Namespace, Name: installer.Name}, restorer)
+	suspended, _, _ := unstructured.NestedBool(restorer.Object, "spec", "suspend")
+	switch {
+	case apierrors.IsNotFound(err) || apimeta.IsNoMatchError(err):
+		return nil // nothing restores it any more
+	case err != nil:
+		s.log.Warning("%s scales it up again unless it is suspended, which cannot be seen: %s", installer, err)
+	case !suspended:
+		return fmt.Errorf("nothing was changed: %s would scale it up again. Suspend that first: flux suspend %s %s --namespace %s",
+			installer, strings.ToLower(installer.Kind), installer.Name, installer.Namespace)
+	}
+	return nil
 }
 
 // noneRuns reports the Updates of the cluster that run. It is done when there are none.
@@ -92,10 +136,11 @@ func (c *cluster) noneRuns(ctx context.Context) (progress, error) {
 	return progress{state: "updates are running", detail: strings.Join(running, ", "), done: len(running) == 0}, nil
 }
 
-// running returns the names of the Updates of the cluster that run. The operator and this controller mark them in the same way.
+// running returns the names of the Updates of the cluster that run. The operator and this controller mark them in the same way; before
+// version 2.0, the operator had none.
 func (c *cluster) running(ctx context.Context) (names []string, err error) {
 	list := &autov1alpha1.UpdateList{}
-	if err := c.list(ctx, list); err != nil {
+	if err := c.list(ctx, list); err != nil && !apimeta.IsNoMatchError(err) {
 		return nil, err
 	}
 	for i := range list.Items {
@@ -155,7 +200,7 @@ func (s *session) migrateBack() *cobra.Command {
 	cmd.Flags().StringSliceVar(&accept, "accept", nil,
 		"The objects, as KIND/NAMESPACE/NAME, with which the operator may do what they forbid. --dry-run names them.")
 	cmd.Flags().StringVar(&controller, "controller-namespace", config.Namespace,
-		"The namespace of stack-controller. Without --namespace, no controller may run in any namespace.")
+		"The namespace of stack-controller, empty for all. Without --namespace, no controller may run in any namespace.")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait for pods to end.")
 	return cmd
 }

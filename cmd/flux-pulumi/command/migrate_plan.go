@@ -47,7 +47,7 @@ func (p *planner) plan(ctx context.Context) error {
 		return err
 	}
 	running, err := p.cluster.running(ctx)
-	if err != nil && !apimeta.IsNoMatchError(err) { // the operator has no Updates before 2.0
+	if err != nil {
 		return err
 	}
 	list := &pulumiv1.StackList{}

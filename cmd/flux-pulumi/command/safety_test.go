@@ -80,6 +80,8 @@ func TestAnInstallationOfSomebodyElseIsRecognised(t *testing.T) {
 		"a chart with another name":          {deployment("pulumi", "stacks", "x", map[string]string{controllerLabel: "stacks", componentLabel: controllerName}), "installed as Deployment pulumi/stacks"},
 		"an Application":                     {applied, "installed by Application platform"},
 		"a HelmRelease, by its labels alone": {byHelmRelease, "installed by HelmRelease"},
+		"a HelmRelease": {deployment("flux-system", controllerName, "x", map[string]string{
+			componentLabel: controllerName, "helm.toolkit.fluxcd.io/name": "sc", "app.kubernetes.io/managed-by": "Helm"}), "installed by HelmRelease"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := checkOther(test.deployment)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/spf13/cobra"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -79,6 +80,9 @@ func (s *session) importState() *cobra.Command {
 		if current := stack.Status.CurrentUpdate; !stack.Spec.Suspend || current != nil {
 			return fmt.Errorf("the Stack %q is not at rest: suspend it, and let its update end, or cancel it", stack.Name)
 		}
+		if err := c.refuseRunning(ctx, stack); err != nil {
+			return err
+		}
 		in := s.In
 		if file != "" {
 			opened, err := os.Open(file)
@@ -123,18 +127,20 @@ func (s *session) unlock() *cobra.Command {
 	return group("unlock", "Release a lock", cmd)
 }
 
-// refuseRunning returns an error when an update of the Stack is running, because that update holds the lock.
+// refuseRunning returns an error when an Update works with the state of the Stack, also one that the Stack has not created: it has the lock.
 func (c *cluster) refuseRunning(ctx context.Context, stack *pulumiv1.Stack) error {
-	current := stack.Status.CurrentUpdate
-	if current == nil {
-		return nil
+	list := &autov1alpha1.UpdateList{}
+	if err := c.list(ctx, list, client.InNamespace(stack.Namespace)); err != nil {
+		return err
 	}
-	update := &autov1alpha1.Update{}
-	err := c.read(ctx, c.key(current.Name), update)
-	if err == nil && update.Status.State == autov1alpha1.UpdateStateRunning {
-		return fmt.Errorf("update %s of the Stack %q is running, and has the lock; cancel it instead", update.Name, stack.Name)
+	for i := range list.Items {
+		update := &list.Items[i]
+		runs := update.HasStarted() || conditions.IsTrue(update, autov1alpha1.UpdateProgressing)
+		if update.Spec.WorkspaceName == stack.Name && update.Spec.Type != autov1alpha1.UpdateTypePreview && runs && !update.IsComplete() {
+			return fmt.Errorf("update %s of the Stack %q is running, and has the lock; cancel it instead", update.Name, stack.Name)
+		}
 	}
-	return client.IgnoreNotFound(err)
+	return nil
 }
 
 // confirmUnlock shows who holds the lock, and asks for confirmation.

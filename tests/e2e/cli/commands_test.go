@@ -350,7 +350,9 @@ func taken(s *systemtest.Fixture) *pulumiv1.Stack {
 
 func TestMoveFromTheOperatorIsPlannedAndItsStepsCanBeUndone(t *testing.T) {
 	s := systemtest.New(t, system, "moving", systemtest.Patience)
-	s.Enter(nil, taken(s), deployment(s, "operator", "registry.example.com/pulumi/pulumi-kubernetes-operator:v2.9.0"), deployment(s, "web", "nginx"))
+	operator := deployment(s, "operator", "registry.example.com/pulumi/pulumi-kubernetes-operator:v2.9.0")
+	ending := &corev1.Pod{Namespace: s.Name, Name: "operator-0", Labels: operator.Spec.Template.Labels, Finalizers: []string{"example.com/ending"}, Spec: operator.Spec.Template.Spec}
+	s.Enter(nil, taken(s), operator, ending, deployment(s, "web", "nginx"))
 
 	answer := ask(s, "migrate", "plan")
 	s.Expect(answer.code).To(Equal(0), answer.err)
@@ -371,8 +373,13 @@ func TestMoveFromTheOperatorIsPlannedAndItsStepsCanBeUndone(t *testing.T) {
 	go func() { ended <- ask(s, "migrate", "stop", "operator").err }()
 	stopped := &appsv1.Deployment{}
 	s.Eventually(func() int32 { s.Get("operator", stopped); return *stopped.Spec.Replicas }).Should(BeZero())
-	stopped.Status.ObservedGeneration = stopped.Generation // as its controller does when the pods are gone
+	stopped.Status.ObservedGeneration = stopped.Generation // as its controller does when the pods are ending
 	s.Expect(system.Client.Status().Update(s.Context(), stopped)).To(Succeed())
+	s.Expect(system.Client.Delete(s.Context(), ending)).To(Succeed())
+	s.Consistently(ended, time.Second).ShouldNot(Receive(), "the pod runs for as long as it needs")
+	s.Get(ending.Name, ending)
+	ending.Finalizers = nil
+	s.Expect(system.Client.Update(s.Context(), ending)).To(Succeed())
 	s.Eventually(ended).Should(Receive(ContainSubstring("✔ Deployment moving/operator has stopped")))
 
 	stack := &pulumiv1.Stack{}
@@ -380,8 +387,8 @@ func TestMoveFromTheOperatorIsPlannedAndItsStepsCanBeUndone(t *testing.T) {
 	before := stack.DeepCopy()
 	stack.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: pulumiv1.ProcessingCompletedReason, LastTransitionTime: metav1.Now()}}
 	s.Expect(system.Client.Status().Patch(s.Context(), stack, client.MergeFrom(before), client.FieldOwner("stack-controller"))).To(Succeed())
-	s.Expect(ask(s, "migrate", "back", "--dry-run").out).To(ContainSubstring("Stack moving/taken: would be handed back"))
-	answer = ask(s, "migrate", "back")
+	s.Expect(ask(s, "migrate", "back", "--controller-namespace=", "--dry-run").out).To(ContainSubstring("Stack moving/taken: would be handed back"))
+	answer = ask(s, "migrate", "back", "--controller-namespace=")
 	s.Expect(answer.code).To(Equal(0), answer.err)
 	s.Expect(answer.out).To(And(ContainSubstring("Stack moving/taken: handed back"), Not(ContainSubstring("apps/"))))
 }

@@ -117,6 +117,7 @@ func TestInFluxNamespaceTheComponentMakesThePoliciesCount(t *testing.T) {
 		g.Expect(other.labels["app"]).To(Equal(name))
 		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, metadata, 80, corev1.ProtocolTCP)).To(BeFalse(), name)
 		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, sourceController, 9090, corev1.ProtocolTCP)).To(BeTrue(), name)
+		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, workspace, 50051, corev1.ProtocolTCP)).To(BeTrue(), name)
 	}
 }
 

@@ -153,10 +153,18 @@ func TestTheCommandLineInstallsAControllerThatDeploysAStack(t *testing.T) {
 		g.Expect(output).To(ContainSubstring("stack-controller is installed"))
 		g.Expect(code).To(BeZero())
 	}
+	c.kubectl(t, "patch", "deployment/stack-controller", "--namespace=flux-system", "--field-manager=overlay", "--type=json",
+		`--patch=[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--no-cross-namespace-refs=true"}]`)
+	output, code := run(install...)
+	g.Expect(output).To(ContainSubstring("nothing was changed: the installation has other settings, which this would take away: --no-cross-namespace-refs. Upgrade it"))
+	g.Expect(code).To(Equal(1))
+	output, code = run(append(install, "--force")...)
+	g.Expect(output).To(ContainSubstring("stack-controller is installed"))
+	g.Expect(code).To(BeZero())
 	const name = "with-cli"
 	c.deployStack(t, name, name)
 	c.awaitStack(t, name, name)
-	output, code := run("uninstall", "--yes")
+	output, code = run("uninstall", "--yes")
 	g.Expect(output).To(ContainSubstring("there are Stacks (1): " + name + "/greeting"))
 	g.Expect(code).To(Equal(1))
 	c.removeStack(t, name)
