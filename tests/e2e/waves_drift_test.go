@@ -11,9 +11,11 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 )
 
 func TestWaveWithDriftStopsTheNextOne(t *testing.T) {
+	suite.Long(t, "two checks for drift in a wave; the tests of internal/controller/rollout prove what comes of them")
 	p := begin(t, "waves-drift")
 	rollout, stacks := p.fleet("canary", "east")
 	rollout.Spec.Waves[0].NoDrift = true

@@ -39,6 +39,7 @@ func (p *fixture) fetchSource(name string) {
 
 // Several sources of one repository see a commit at different times.
 func TestStackWhoseSourceIsBehindGetsItsTurnWhenThatHasTheCommit(t *testing.T) {
+	suite.Long(t, "sources of one repository that differ; the tests of internal/controller/rollout prove who gets a turn")
 	p := begin(t, "waves-sources")
 	repository, first := p.repository(p.returning(1))
 	revision := func(sha string) string { return gitserver.Branch + "@sha1:" + sha }

@@ -109,6 +109,7 @@ func TestUpdateThatAWindowTakesBackHasNotRun(t *testing.T) {
 }
 
 func TestWindowsOfAStackRolloutHoldTurns(t *testing.T) {
+	suite.Long(t, "windows of a rollout; the tests of internal/controller/rollout prove when they hold turns")
 	p := begin(t, "waves-windows")
 	rollout, stacks := p.fleet("canary", "east")
 	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)}, rollout, stacks[0], stacks[1])
