@@ -215,7 +215,7 @@ func wasBroken(lastSuccessful string, status *autov1alpha1.StackRolloutStatus) b
 	return !slices.ContainsFunc(known, func(revision autov1alpha1.RolloutRevision) bool { return Same(revision, succeeded) })
 }
 
-// dependenciesOf returns the Stacks that the Stack depends on.
+// dependenciesOf returns the Stacks that the Stack depends on, also by its inputs.
 func dependenciesOf(stack *pulumiv1.Stack) (keys []types.NamespacedName) {
 	for i := range stack.Spec.DependsOn {
 		if ref := &stack.Spec.DependsOn[i]; ref.IsStack() && !ref.OnlyExists() {
@@ -225,7 +225,7 @@ func dependenciesOf(stack *pulumiv1.Stack) (keys []types.NamespacedName) {
 	for _, ref := range stack.Spec.Prerequisites {
 		keys = append(keys, types.NamespacedName{Namespace: stack.Namespace, Name: ref.Name})
 	}
-	return keys
+	return append(keys, autov1alpha1.StacksOf(stack.Namespace, stack.Spec.Inputs)...)
 }
 
 // Assign sets the wave of each member, and sorts them by their waves and, within a wave, by their places in an order that is random and

@@ -296,7 +296,7 @@ func TestDecisions(t *testing.T) {
 	t.Run("dependency", func(t *testing.T) {
 		f := newFleet(t)
 		f.rollout.Spec.MaxConcurrent = number(1)
-		f.stacks[0].Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "s1"}}
+		f.stacks[0].Spec.Inputs = []autov1alpha1.Input{{Key: "url", Stack: &autov1alpha1.StackOutput{Name: "s1", Output: "url"}}}
 		f.stacks[1].Spec.Prerequisites = []pulumiv1.PrerequisiteRef{{Name: "s2"}}
 		f.offers("b")
 		for _, stack := range []*pulumiv1.Stack{f.stacks[2], f.stacks[1], f.stacks[0]} {

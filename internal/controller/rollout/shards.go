@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -64,7 +65,7 @@ func CacheTransform(object any) (any, error) {
 	*spec = pulumiv1.StackSpec{
 		Stack: spec.Stack, Branch: spec.Branch, Commit: spec.Commit, Suspend: spec.Suspend, Preview: spec.Preview, RolloutRef: spec.RolloutRef,
 		FluxSource: spec.FluxSource, ProgramRef: spec.ProgramRef, DependsOn: spec.DependsOn, Prerequisites: spec.Prerequisites,
-		Windows: spec.Windows, ShareOutputs: spec.ShareOutputs, Approval: spec.Approval,
+		Inputs: giversOf(spec.Inputs), Windows: spec.Windows, ShareOutputs: spec.ShareOutputs, Approval: spec.Approval,
 	}
 	status.History, status.LeftStacks, status.OutputObjects, status.StoredOutputs = nil, nil, nil, nil
 	if plan := status.Plan; plan != nil {
@@ -75,6 +76,19 @@ func CacheTransform(object any) (any, error) {
 		drift.Resources, drift.Correction = nil, nil
 	}
 	return stack, nil
+}
+
+// giversOf keeps of the inputs only the Stacks whose outputs they are, each once for a name and a namespace.
+func giversOf(inputs []autov1alpha1.Input) (givers []autov1alpha1.Input) {
+	for i := range inputs {
+		if from := inputs[i].Stack; from != nil {
+			giver := autov1alpha1.StackOutput{Name: from.Name, Namespace: from.Namespace}
+			if !slices.ContainsFunc(givers, func(known autov1alpha1.Input) bool { return *known.Stack == giver }) {
+				givers = append(givers, autov1alpha1.Input{Stack: &giver})
+			}
+		}
+	}
+	return givers
 }
 
 // keepForShard keeps the artifacts that the Stacks of this shard may need of a StackRollout of another one.
