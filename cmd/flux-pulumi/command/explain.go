@@ -58,7 +58,9 @@ func (e *explainer) explain(ctx context.Context, stack *pulumiv1.Stack) ([]print
 func (e *explainer) stack(ctx context.Context, stack *pulumiv1.Stack) print.Section {
 	section := print.Section{Title: describe(stack), State: stackState(stack)}
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
-	section.Facts = append(section.Facts, e.reason(pulumiv1.StackKind, condition)...)
+	if condition != nil || !stack.Spec.Suspend { // one that was suspended when it was created has none
+		section.Facts = append(section.Facts, e.reason(pulumiv1.StackKind, condition)...)
+	}
 	if stack.Spec.Suspend {
 		section.Add("Suspended", print.Cell{Text: fmt.Sprintf("Nothing starts until the Stack is resumed: %s resume stack %s -n %s",
 			invocation(e.Program), stack.Name, stack.Namespace), Style: print.Busy})

@@ -23,7 +23,9 @@ func TestStackOfAnotherShardKeepsItsDependencies(t *testing.T) {
 	kept, err := CacheTransform(stack.DeepCopy())
 	f.Expect(err).NotTo(HaveOccurred())
 	f.Expect(kept.(*pulumiv1.Stack).Spec.Inputs).To(HaveLen(2), "one for each Stack")
-	in := func(namespace, name string) types.NamespacedName { return types.NamespacedName{Namespace: namespace, Name: name} }
+	in := func(namespace, name string) types.NamespacedName {
+		return types.NamespacedName{Namespace: namespace, Name: name}
+	}
 	f.Expect(waves.Observe(kept.(*pulumiv1.Stack), f.rollout, &f.rollout.Status).DependsOn).To(Equal(
 		[]types.NamespacedName{in("team", "s1"), in("team", "s2"), in("team", "s3"), in("shared", "network")}))
 }

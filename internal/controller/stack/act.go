@@ -62,7 +62,10 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 		handleRequests(o.stack)
 		markSuspended(o.stack)
 		dropSpecDigest(o.stack)
-		acceptGeneration(o.stack)
+		// One that was suspended when it was created has nothing to show: nobody should take it for deployed.
+		if conditions.Has(o.stack, meta.ReadyCondition) {
+			acceptGeneration(o.stack)
+		}
 	default:
 		return outcome{}, fmt.Errorf("action %q was not expected", d.action)
 	}

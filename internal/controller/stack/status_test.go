@@ -194,3 +194,13 @@ func TestStackThatWasEditedAfterACheckForDriftIsReadyForItsGeneration(t *testing
 	g.Expect(statuscheck.Lint(t.Context(), stack)).To(Succeed())
 	g.Expect(conditions.GetReason(stack, pulumiv1.DriftedCondition)).To(Equal(pulumiv1.DriftDetectedReason))
 }
+
+func TestStackThatIsSuspendedFromTheStartIsNotTakenForDeployed(t *testing.T) {
+	s := newFixture(t)
+	stack := s.dependent("paused", func(stack *pulumiv1.Stack) {
+		stack.Spec.Suspend, stack.Annotations = true, map[string]string{pulumiv1.ReconcileRequestAnnotation: "now"}
+	})
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.ObservedReconcileRequest == "now" })
+	s.Expect(stack.Status.Conditions).To(BeEmpty())
+	s.Expect(stack.Status.ObservedGeneration).To(BeEquivalentTo(-1), "so that whoever waits for it goes on waiting")
+}

@@ -87,7 +87,7 @@ func (s *modelState) observe() observation {
 		reason = autov1alpha1.IdleReason
 	}
 	o := observation{deleting: s.deleting, pulumiVersion: s.version, structured: s.structured, err: s.err,
-		idle: s.before == "idle", ready: s.before == "idle" || s.before == "ready", agent: agentruntime.Status{
+		idle: s.before == "idle", ready: s.before == "idle" || s.before == "ready", current: !s.edited, agent: agentruntime.Status{
 			Ready: s.ready, Resting: s.resting, Failing: s.failing, Stalled: s.stalled, RetryAfter: s.retryAfter,
 			Reason: reason, Message: "as the runtime says", Address: address,
 		}}
@@ -120,7 +120,7 @@ func (s *modelState) broken(d decision, before, after *autov1alpha1.Workspace) (
 		}
 	}
 	needless := s.before == "idle" && (s.err != nil || !s.ready && !s.stalled)
-	unasked := (s.before == "idle" || s.before == "ready") && (errors.Is(s.err, client.ErrUnasked) || errors.Is(s.err, errServerBusy) && !s.ready)
+	unasked := (s.before == "idle" || s.before == "ready") && (errors.Is(s.err, client.ErrUnasked) || errors.Is(s.err, errServerBusy) && !s.ready && !s.edited)
 	unchanged := !s.deleting && (needless || unasked)
 	promise((d.state == stateUnchanged) == unchanged, "a failure that nobody suffers from changes nothing, and starts no pod")
 	if unchanged {

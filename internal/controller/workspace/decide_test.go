@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +14,9 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -163,7 +168,7 @@ func TestStatusStaysWhenNothingWasLearnt(t *testing.T) {
 		"idle, no answer of the API server":    {resting, observation{idle: true, ready: true, err: away}, away, 0},
 		"idle, refused by the API server":      {resting, observation{idle: true, ready: true, agent: refused}, nil, time.Minute},
 		"ready, calls to other agents waiting": {running, observation{ready: true, agent: running, err: crowded}, crowded, 0},
-		"ready, the API server is busy":        {running, observation{ready: true, err: errServerBusy}, errServerBusy, 0},
+		"ready, the API server is busy":        {running, observation{ready: true, current: true, err: errServerBusy}, errServerBusy, 0},
 	} {
 		workspace := &autov1alpha1.Workspace{Generation: 3}
 		decide(observation{agent: tt.was, pulumiVersion: "v3.250.0"}).apply(workspace)
@@ -246,4 +251,18 @@ func TestNewWorkspaceIsNotShownToBeOnItsWayForAMoment(t *testing.T) {
 	g.Expect(decision{state: stateStarting, after: time.Millisecond}.hiddenFor(workspace, now)).To(Equal(time.Millisecond), "the runtime looks again before")
 	conditions.MarkFalse(workspace, meta.ReadyCondition, autov1alpha1.InitializingReason, "the agent is starting")
 	g.Expect(starting.hiddenFor(workspace, now)).To(BeZero(), "a status is kept up to date")
+}
+
+func TestServerThatDoesNotAnswerIsToldFromOneThatRefuses(t *testing.T) {
+	g := NewWithT(t)
+	resource := schema.GroupResource{Resource: "secrets"}
+	for _, err := range []error{
+		&url.Error{Op: "Get", URL: "https://10.0.0.1", Err: io.EOF}, apierrors.NewTooManyRequests("", 1), apierrors.NewServerTimeout(resource, "get", 1),
+		apierrors.NewTimeoutError("", 1), apierrors.NewServiceUnavailable(""), apierrors.NewInternalError(errors.New("webhook")),
+	} {
+		g.Expect(isServerBusy(fmt.Errorf("read: %w", err))).To(BeTrue(), "%T: %v", err, err)
+	}
+	for _, err := range []error{nil, errors.New("no image"), context.DeadlineExceeded, apierrors.NewForbidden(resource, "a", nil), apierrors.NewNotFound(resource, "a")} {
+		g.Expect(isServerBusy(err)).To(BeFalse(), "%T: %v", err, err)
+	}
 }

@@ -134,7 +134,7 @@ func (d decision) hiddenFor(workspace *autov1alpha1.Workspace, now time.Time) ti
 // ensureAgent ensures that there is an agent, and asks for its state.
 func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Workspace) observation {
 	o := observation{deleting: !workspace.DeletionTimestamp.IsZero(), pulumiVersion: workspace.Status.PulumiVersion,
-		structured: structured(workspace), idle: isIdle(workspace), ready: conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady)}
+		structured: structured(workspace), idle: isIdle(workspace), ready: conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady), current: workspace.Status.ObservedGeneration == workspace.Generation}
 	if o.deleting {
 		// The agent ends when the object is gone: until then an operation may still run to its end.
 		return o

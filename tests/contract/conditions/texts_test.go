@@ -48,7 +48,7 @@ var descriptions = map[string]string{
 	"Stack": `
 | condition | True | False | Unknown | absent |
 |---|---|---|---|---|
-| ` + "`Ready`" + ` | the source and the spec are deployed | they are not, and the reason says why | an operation other than a resync or a check for drift is running or about to start | not reconciled yet |
+| ` + "`Ready`" + ` | the source and the spec are deployed | they are not, and the reason says why | an operation other than a resync or a check for drift is running or about to start | not reconciled yet, or suspended since it was created |
 | ` + "`Reconciling`" + ` | the controller works on the Stack, or waits | | | up to date, or Stalled |
 | ` + "`Stalled`" + ` | you should look at the problem | | | no action is needed |
 | ` + "`Drifted`" + ` | resources were changed outside of Pulumi | they were not | the last check failed | the Stack does not check for drift, or has not yet |

@@ -52,8 +52,7 @@ var situations = []situation{
 	{"edited", status.InProgressStatus, metav1.ConditionTrue, false},
 	{"running-at-its-interval", status.CurrentStatus, metav1.ConditionTrue, true},
 	{"failed-later", status.InProgressStatus, metav1.ConditionFalse, true},
-	// As in Flux, a suspended object keeps its status, so the status is not for the generation that suspends the Stack.
-	{"suspended", status.InProgressStatus, metav1.ConditionTrue, false},
+	{"suspended", status.CurrentStatus, metav1.ConditionTrue, true},
 	{"deleting", status.TerminatingStatus, metav1.ConditionUnknown, false},
 }
 
@@ -187,7 +186,7 @@ func TestRecordSituations(t *testing.T) {
 	})
 	r.commit(repository, r.Name, systemtest.Returning(r.Name, 2))
 	r.AwaitStack("main", statuscheck.Ready(""))
-	r.watched("suspended", "main", func(s *pulumiv1.Stack) bool { return s.Spec.Suspend }, edit("main", func(s *pulumiv1.Stack) { s.Spec.Suspend = true }))
+	r.watched("suspended", "main", func(s *pulumiv1.Stack) bool { return s.Spec.Suspend && s.Status.ObservedGeneration == s.Generation }, edit("main", func(s *pulumiv1.Stack) { s.Spec.Suspend = true }))
 	r.ChangeStack("main", func(s *pulumiv1.Stack) { s.Spec.Suspend = false })
 	r.AwaitStack("main", statuscheck.Ready(""))
 	r.watched("deleting", "main", func(s *pulumiv1.Stack) bool { return !s.DeletionTimestamp.IsZero() && progressing(s) }, func() {

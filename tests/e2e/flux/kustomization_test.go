@@ -339,7 +339,7 @@ func TestFieldsOfAStackHaveOneOwnerAndAreNotFoughtFor(t *testing.T) {
 	p.Expect(stack.Labels).To(HaveKeyWithValue("team", "network"))
 	p.Expect(stack.Spec.RetryInterval.Minutes()).To(BeEquivalentTo(3))
 
-	// The command line has its own field manager, so that a Stack stays suspended. A Kustomization with wait would wait for it.
+	// The command line has its own field manager, so that a Stack stays suspended.
 	p.apply(strings.Replace(sharing, "wait: true", "wait: false", 1))
 	kubectl("patch", "stack", p.Name, "--type=merge", `--patch={"spec": {"suspend": true}}`, "--field-manager=flux-pulumi")
 	p.reconcile(kustomizations, p.Name)
