@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,11 +34,13 @@ func InstallerOf(deployment metav1.Object) *Installer {
 		application, _, _ := strings.Cut(tracked, ":")
 		return &Installer{Kind: "Application", Name: strings.Replace(application, "_", "/", 1)}
 	}
-	// Argo CD can track by one of these labels. Charts set the first one, too, and Helm adds an annotation.
-	for _, label := range []string{"app.kubernetes.io/instance", "argocd.argoproj.io/instance"} {
-		if name := labels[label]; name != "" && annotations["meta.helm.sh/release-name"] == "" {
-			return &Installer{Kind: "Application", Name: name}
-		}
+	// Argo CD can track by one of these labels. Others set the first one, too.
+	name := labels["argocd.argoproj.io/instance"]
+	if slices.ContainsFunc(deployment.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool { return strings.HasPrefix(entry.Manager, "argocd") }) {
+		name = cmp.Or(name, labels["app.kubernetes.io/instance"])
+	}
+	if name != "" {
+		return &Installer{Kind: "Application", Name: name}
 	}
 	return nil
 }

@@ -47,9 +47,10 @@ func TestWhatIsSaidToRemoveFitsWhatInstalledTheController(t *testing.T) {
 			}
 			g.Expect(admin.Create(t.Context(), deployment)).To(Succeed())
 			var out strings.Builder
-			err := (&handBack{Client: admin, Out: &out, ControllerNamespace: controllerNamespace}).sayLeftovers(t.Context())
+			err := (&handBack{Client: admin, Out: &out}).sayLeftovers(t.Context()) // wherever it is installed
 			g.Expect(admin.Delete(t.Context(), deployment)).To(Succeed())
 			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(out.String()).To(And(ContainSubstring("kubectl delete deployments,services --namespace flux-system "), Not(ContainSubstring("--namespace  "))))
 			for _, text := range want {
 				g.Expect(out.String()).To(ContainSubstring(text))
 			}

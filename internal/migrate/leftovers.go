@@ -51,18 +51,32 @@ func (h *handBack) sayLeftovers(ctx context.Context) error {
 	if h.Namespace != "" {
 		return nil // the installation still serves the other namespaces
 	}
-	if err := h.sayInstallers(ctx); err != nil {
+	deployments, err := h.deployments(ctx, h.ControllerNamespace)
+	if err != nil {
 		return err
 	}
-	for _, command := range installation {
-		if strings.Contains(command, "%s") {
-			command = fmt.Sprintf(command, h.ControllerNamespace)
+	h.sayInstallers(deployments)
+	namespaces := []string{h.ControllerNamespace}
+	if h.ControllerNamespace == "" {
+		namespaces = nil
+		for i := range deployments {
+			namespaces = append(namespaces, deployments[i].Namespace)
 		}
-		fmt.Fprintln(h.Out, command)
+		slices.Sort(namespaces)
+		namespaces = slices.Compact(namespaces)
 	}
 	leases := &coordinationv1.LeaseList{}
 	if err := h.Client.List(ctx, leases, client.InNamespace(h.ControllerNamespace)); err != nil {
 		return fmt.Errorf("list the leases of the controllers: %w", err)
+	}
+	for _, command := range installation {
+		if !strings.Contains(command, "%s") {
+			fmt.Fprintln(h.Out, command)
+			continue
+		}
+		for _, namespace := range namespaces {
+			fmt.Fprintf(h.Out, command+"\n", namespace)
+		}
 	}
 	for i := range leases.Items {
 		if lease := &leases.Items[i]; shard.IsLease(lease.Name) {
@@ -73,15 +87,10 @@ func (h *handBack) sayLeftovers(ctx context.Context) error {
 }
 
 // sayInstallers prints how to remove what installed the controller, or that nobody knows.
-func (h *handBack) sayInstallers(ctx context.Context) error {
-	deployments := &appsv1.DeploymentList{}
-	err := h.Client.List(ctx, deployments, client.InNamespace(h.ControllerNamespace), client.MatchingLabels{"app.kubernetes.io/component": "stack-controller"})
-	if err != nil {
-		return fmt.Errorf("list the Deployments of the controllers: %w", err)
-	}
+func (h *handBack) sayInstallers(deployments []appsv1.Deployment) {
 	said := map[Installer]bool{}
-	for i := range deployments.Items {
-		installer := InstallerOf(&deployments.Items[i])
+	for i := range deployments {
+		installer := InstallerOf(&deployments[i])
 		if installer == nil || said[*installer] {
 			continue
 		}
@@ -94,10 +103,9 @@ func (h *handBack) sayInstallers(ctx context.Context) error {
 	}
 	if len(said) > 0 {
 		fmt.Fprintln(h.Out, "# Then remove what is left:")
-		return nil
+		return
 	}
 	fmt.Fprintln(h.Out, "# What stays of the installation. If Helm or Pulumi installed it, remove it there, but not the CRDs. Otherwise:")
-	return nil
 }
 
 func (h *handBack) sayAnnotations(ctx context.Context) error {

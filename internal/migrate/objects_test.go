@@ -343,9 +343,22 @@ func TestNothingIsChangedWhileTheControllerRuns(t *testing.T) {
 
 	s.Expect(admin.Delete(s.ctx, lease)).To(Succeed())
 	_, err = s.run(here)
-	s.Expect(err).To(MatchError(ContainSubstring("stack-controller never ran in the namespace " + s.namespace)))
+	s.Expect(err).To(MatchError(ContainSubstring("neither a lease nor a Deployment in the namespace " + s.namespace)))
 	_, err = s.run(here, dryRun, func(o *Options) { o.ControllerNamespace = "" })
 	s.Expect(err).NotTo(HaveOccurred())
+	labels := map[string]string{"app.kubernetes.io/component": "stack-controller"}
+	deployment := &appsv1.Deployment{Namespace: s.namespace, Name: "stack-controller", Labels: labels, Spec: appsv1.DeploymentSpec{
+		Replicas: new(int32), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			Labels: labels, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "manager", Image: "example.com/controller"}}},
+		}}}
+	s.Expect(admin.Create(s.ctx, deployment)).To(Succeed())
+	_, err = s.run(here, dryRun)
+	s.Expect(err).NotTo(HaveOccurred(), "one without leader election")
+	deployment.Spec.Replicas = new(int32(1))
+	s.Expect(admin.Update(s.ctx, deployment)).To(Succeed())
+	_, err = s.run(here, dryRun)
+	s.Expect(err).To(MatchError(ContainSubstring("Deployment " + s.namespace + "/stack-controller has replicas")))
+	s.Expect(admin.Delete(s.ctx, deployment)).To(Succeed())
 }
 
 func TestDryRunAndASecondRunChangeNothing(t *testing.T) {

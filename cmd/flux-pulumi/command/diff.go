@@ -126,10 +126,12 @@ func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from str
 	if preview, err = template.Update(preview, stack.Spec.UpdateTemplate); err != nil {
 		return nil, fmt.Errorf("spec.updateTemplate of the Stack %q: %w", stack.Name, err)
 	}
-	// The controller of the Stack's shard knows its objects by their labels. Those that make an Update one of the Stack are not among them.
+	// The controller of the Stack's shard knows its objects by their labels. Those that make an Update one of the Stack are not among them, nor those
+	// by which Argo CD would take the Update for a part of an Application that is no longer in git, and delete it.
 	labels := maps.Clone(stack.Labels)
-	delete(labels, pulumiv1.ComponentLabel)
-	delete(labels, pulumiv1.StackNameLabel)
+	for _, label := range []string{pulumiv1.ComponentLabel, pulumiv1.StackNameLabel, "app.kubernetes.io/instance", "argocd.argoproj.io/instance"} {
+		delete(labels, label)
+	}
 	preview.ObjectMeta = metav1.ObjectMeta{Namespace: stack.Namespace, GenerateName: stack.Name + "-preview-", Labels: labels}
 	preview.Spec.Message, preview.Spec.TTLAfterCompleted = new("Preview with "+fieldOwner), &metav1.Duration{Duration: previewTTL}
 	preview.Spec.ExpectNoChanges = nil

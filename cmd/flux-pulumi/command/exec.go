@@ -49,7 +49,7 @@ func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reade
 		return err
 	}
 	if conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.IdleReason {
-		return fmt.Errorf("the Workspace %q is idle and has no pod. The command 'diff stack %s' starts the pod, also while the Stack is suspended; then try again",
+		return fmt.Errorf("the Workspace %q is idle and has no pod. The command 'diff stack %s --keep' starts the pod, also while the Stack is suspended; then try again",
 			workspace.Name, stack.Name)
 	}
 	if socket, local := strings.CutPrefix(workspace.Status.Address, "unix:"); local {

@@ -2,18 +2,20 @@ package command
 
 import (
 	"bytes"
+	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/fluxcd/pkg/apis/meta"
 
@@ -63,7 +65,7 @@ func TestCommandsInAPodThatIsNotThereSayHowToGetIt(t *testing.T) {
 	c, _ = newCluster(&autov1alpha1.Workspace{ObjectMeta: name, Status: autov1alpha1.WorkspaceStatus{
 		Conditions: []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: autov1alpha1.IdleReason}},
 	}})
-	g.Expect(c.pulumi(t.Context(), stack, nil, nil, "stack", "export")).To(MatchError(ContainSubstring("'diff stack network' starts the pod")))
+	g.Expect(c.pulumi(t.Context(), stack, nil, nil, "stack", "export")).To(MatchError(ContainSubstring("'diff stack network --keep' starts the pod")))
 }
 
 func TestControllerIsNotStoppedWhereSomethingStartsItAgain(t *testing.T) {
@@ -74,13 +76,13 @@ func TestControllerIsNotStoppedWhereSomethingStartsItAgain(t *testing.T) {
 		spec                map[string]any // of the Kustomization; nil if there is none
 		refused, warns      string
 	}{
-		"nothing":                        {},
-		"a Kustomization":                {labels: byFlux, spec: map[string]any{}, refused: "flux suspend kustomization operators --namespace flux-system"},
-		"a suspended Kustomization":      {labels: byFlux, spec: map[string]any{"suspend": true}},
-		"a Kustomization that is gone":   {labels: byFlux},
-		"an Application":                 {annotations: map[string]string{"argocd.argoproj.io/tracking-id": "ops_pulumi:apps/Deployment:x/y"}, warns: "Application ops/pulumi scales it up again"},
-		"an Application, by its label":   {labels: map[string]string{"app.kubernetes.io/instance": "pulumi"}, warns: "Application pulumi scales it up again"},
-		"a release of Helm by its label": {labels: map[string]string{"app.kubernetes.io/instance": "pulumi"}, annotations: map[string]string{"meta.helm.sh/release-name": "pulumi"}},
+		"nothing":                      {},
+		"a Kustomization":              {labels: byFlux, spec: map[string]any{}, refused: "flux suspend kustomization operators --namespace flux-system"},
+		"a suspended Kustomization":    {labels: byFlux, spec: map[string]any{"suspend": true}},
+		"a Kustomization elsewhere":    {labels: byFlux, warns: "Kustomization flux-system/operators is not in this cluster"},
+		"an Application":               {annotations: map[string]string{"argocd.argoproj.io/tracking-id": "ops_pulumi:apps/Deployment:x/y"}, warns: "Application ops/pulumi scales it up again"},
+		"an Application, by its label": {labels: map[string]string{"argocd.argoproj.io/instance": "pulumi"}, warns: "Application pulumi scales it up again"},
+		"a label that many things set": {labels: map[string]string{"app.kubernetes.io/instance": "pulumi"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -108,47 +110,33 @@ func TestControllerIsNotStoppedWhereSomethingStartsItAgain(t *testing.T) {
 	}
 }
 
-func TestInstallTakesNoSettingsAway(t *testing.T) {
-	g := NewWithT(t)
-	objects, err := config.Objects("registry.example.com/stack-controller:v2", "registry.example.com/agent:v2")
-	g.Expect(err).NotTo(HaveOccurred())
-	wanted := &appsv1.Deployment{}
-	for _, object := range objects {
-		if object.GetKind() == "Deployment" {
-			g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, wanted)).To(Succeed())
-		}
+func TestImagesOfAMirrorAreNotReplacedUnasked(t *testing.T) {
+	container := func(image, agent string) corev1.Container {
+		return corev1.Container{Image: image, Env: []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: agent}}}
 	}
-	by := func(manager, field string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:` + field + `":{}}`)}
-	}
+	before, after := container("mirror/controller:v1", "mirror/agent:v1"), container("public/controller:v2@sha256:0", "public/agent:v2")
 	for name, test := range map[string]struct {
-		change func(*appsv1.Deployment, *corev1.Container)
-		want   []string
+		installation  installation
+		before, after corev1.Container
+		says          string
 	}{
-		"none": {func(*appsv1.Deployment, *corev1.Container) {}, nil},
-		"a flag": {func(d *appsv1.Deployment, c *corev1.Container) {
-			d.ManagedFields = append(d.ManagedFields, by("kubectl", "args"))
-			c.Args = append(c.Args, "--require-verified-sources=true", "--require-verified-sources=true")
-		}, []string{"--require-verified-sources"}},
-		"another value": {func(d *appsv1.Deployment, c *corev1.Container) {
-			d.ManagedFields = append(d.ManagedFields, by("kubectl", "args"))
-			c.Args[0] = "--watch-all-namespaces=false"
-		}, []string{"--watch-all-namespaces"}},
-		"a flag of an earlier version": {func(_ *appsv1.Deployment, c *corev1.Container) { c.Args = append(c.Args, "--old=true") }, nil},
-		"more memory": {func(d *appsv1.Deployment, c *corev1.Container) {
-			d.ManagedFields = append(d.ManagedFields, by("kubectl", "resources"))
-			c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("4Gi")}
-		}, []string{"resources"}},
+		"none named":            {installation{}, before, after, "has the image mirror/controller, and this would take public/controller. Name that of the new version with --image,"},
+		"only the controller's": {installation{namesImage: true}, before, after, "has the image mirror/agent, and this would take public/agent. Name that of the new version with --agent-image,"},
+		"both":                  {installation{namesImage: true, namesAgent: true}, before, after, ""},
+		"another version":       {installation{}, before, container("mirror/controller:v2", "mirror/agent:v2"), ""},
+		"nothing before":        {installation{}, corev1.Container{}, after, ""},
 	} {
-		present := wanted.DeepCopy()
-		present.ManagedFields = []metav1.ManagedFieldsEntry{by(fieldOwner, "args"), by(fieldOwner, "resources")}
-		test.change(present, &present.Spec.Template.Spec.Containers[0])
-		g.Expect(lostSettings(present, wanted)).To(Equal(test.want), name)
+		g := NewWithT(t)
+		if err := test.installation.checkImages(test.before, test.after); test.says == "" {
+			g.Expect(err).NotTo(HaveOccurred(), name)
+		} else {
+			g.Expect(err).To(MatchError(And(HavePrefix("nothing was changed: "), ContainSubstring(test.says))), name)
+		}
 	}
 	for image, repository := range map[string]string{
 		"registry.example.com:5000/a/b:v1@sha256:0": "registry.example.com:5000/a/b", "registry.example.com:5000/a/b": "registry.example.com:5000/a/b", "b:v1": "b",
 	} {
-		g.Expect(repositoryOf(image)).To(Equal(repository))
+		NewWithT(t).Expect(repositoryOf(image)).To(Equal(repository))
 	}
 }
 
@@ -204,12 +192,31 @@ func TestDefinitionsOfAnEarlierVersionAreNoticed(t *testing.T) {
 func TestPreviewHasTheLabelsOfTheShardOfItsStack(t *testing.T) {
 	g := NewWithT(t)
 	stack := &pulumiv1.Stack{Namespace: "apps", Name: "network", Labels: map[string]string{
-		"sharding.fluxcd.io/key": "shard1", pulumiv1.StackNameLabel: "network", pulumiv1.ComponentLabel: pulumiv1.ComponentStack}}
+		"sharding.fluxcd.io/key": "shard1", "app.kubernetes.io/instance": "fleet", pulumiv1.StackNameLabel: "network", pulumiv1.ComponentLabel: pulumiv1.ComponentStack}}
 	last := &autov1alpha1.Update{Namespace: "apps", Name: "network-1", Labels: stack.Labels}
 	last.Spec.Type, last.Spec.Source = autov1alpha1.UpdateTypeUp, &autov1alpha1.UpdateSource{Digest: "sha256:0"}
 	c, _ := newCluster(last)
 	preview, err := c.previewOf(t.Context(), stack, "")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(preview.Labels).To(Equal(map[string]string{"sharding.fluxcd.io/key": "shard1"}), "without those by which an Update belongs to the Stack")
-	g.Expect(stack.Labels).To(HaveLen(3))
+	g.Expect(preview.Labels).To(Equal(map[string]string{"sharding.fluxcd.io/key": "shard1"}), "without those by which an Update belongs to the Stack or to an Application")
+	g.Expect(stack.Labels).To(HaveLen(4))
+}
+
+// Before version 2.0, the operator had no Updates.
+func TestUpdatesOfTheFirstOperatorAreTheStacksThatItProcesses(t *testing.T) {
+	g := NewWithT(t)
+	stack := func(name, reason string) *pulumiv1.Stack {
+		return &pulumiv1.Stack{Namespace: "apps", Name: name, Status: pulumiv1.StackStatus{
+			Conditions: []metav1.Condition{{Type: meta.ReconcilingCondition, Status: metav1.ConditionTrue, Reason: reason}}}}
+	}
+	c, _ := newCluster(stack("working", pulumiv1.StackProcessingReason), stack("failing", pulumiv1.RetryingAfterFailureReason))
+	c.client = interceptor.NewClient(c.client, interceptor.Funcs{
+		List: func(ctx context.Context, caller client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, updates := list.(*autov1alpha1.UpdateList); updates {
+				return &apimeta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "auto.pulumi.com", Kind: "Update"}}
+			}
+			return caller.List(ctx, list, options...)
+		},
+	})
+	g.Expect(c.running(t.Context())).To(ConsistOf("Stack apps/working"))
 }

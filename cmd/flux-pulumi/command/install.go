@@ -35,9 +35,9 @@ const (
 // installation has the flags of install.
 type installation struct {
 	controller, agent string
-	// mirrored says that the user has named the image of the controller.
-	mirrored, export, force bool
-	timeout                 time.Duration
+	// namesImage and namesAgent say which images the user has named.
+	namesImage, namesAgent, export, force bool
+	timeout                               time.Duration
 }
 
 func (s *session) install() *cobra.Command {
@@ -62,7 +62,7 @@ func (s *session) install() *cobra.Command {
 			if i.export {
 				return s.exportObjects(objects)
 			}
-			i.mirrored = cmd.Flags().Changed("image")
+			i.namesImage, i.namesAgent = cmd.Flags().Changed("image"), cmd.Flags().Changed("agent-image")
 			return s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
 				return s.applyInstallation(ctx, c, objects, i)
 			})(cmd, args)
@@ -109,7 +109,7 @@ func (s *session) applyInstallation(ctx context.Context, c *cluster, objects []*
 		return err
 	}
 	if !i.force {
-		if err := c.checkSettings(ctx, objects, i.mirrored); err != nil {
+		if err := c.checkSettings(ctx, objects, i); err != nil {
 			return err
 		}
 	}

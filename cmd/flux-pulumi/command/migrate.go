@@ -18,9 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/config"
 	"github.com/stack-controller/stack-controller/internal/migrate"
 )
@@ -117,7 +119,7 @@ func (s *session) checkRestorer(ctx context.Context, c *cluster, deployment *app
 	suspended, _, _ := unstructured.NestedBool(restorer.Object, "spec", "suspend")
 	switch {
 	case apierrors.IsNotFound(err) || apimeta.IsNoMatchError(err):
-		return nil // nothing restores it any more
+		s.log.Warning("%s is not in this cluster: if one of another cluster manages the Deployment, suspend that", installer)
 	case err != nil:
 		s.log.Warning("%s scales it up again unless it is suspended, which cannot be seen: %s", installer, err)
 	case !suspended:
@@ -136,11 +138,20 @@ func (c *cluster) noneRuns(ctx context.Context) (progress, error) {
 	return progress{state: "updates are running", detail: strings.Join(running, ", "), done: len(running) == 0}, nil
 }
 
-// running returns the names of the Updates of the cluster that run. The operator and this controller mark them in the same way; before
-// version 2.0, the operator had none.
+// running returns the names of the Updates of the cluster that run. The operator and this controller mark them in the same way. Before version
+// 2.0, the operator had none, and ran them in its own pod: these are the Stacks that it processes.
 func (c *cluster) running(ctx context.Context) (names []string, err error) {
 	list := &autov1alpha1.UpdateList{}
-	if err := c.list(ctx, list); err != nil && !apimeta.IsNoMatchError(err) {
+	if err := c.list(ctx, list); apimeta.IsNoMatchError(err) {
+		stacks := &pulumiv1.StackList{}
+		err := c.list(ctx, stacks)
+		for i := range stacks.Items {
+			if stack := &stacks.Items[i]; conditions.GetReason(stack, meta.ReconcilingCondition) == pulumiv1.StackProcessingReason {
+				names = append(names, "Stack "+stack.Namespace+"/"+stack.Name)
+			}
+		}
+		return names, err
+	} else if err != nil {
 		return nil, err
 	}
 	for i := range list.Items {

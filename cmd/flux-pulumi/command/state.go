@@ -117,6 +117,9 @@ func (s *session) unlock() *cobra.Command {
 		if err := s.confirmUnlock(ctx, cmd, stack, yes); err != nil {
 			return err
 		}
+		if err := c.refuseRunning(ctx, stack); err != nil { // one may have started meanwhile
+			return err
+		}
 		if err := c.pulumi(ctx, stack, nil, io.Discard, "cancel", "--yes"); err != nil {
 			return err
 		}

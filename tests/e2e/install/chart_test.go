@@ -150,7 +150,7 @@ func TestWithoutLeaderElectionThereIsOneController(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const without = "--set=leaderElection.enabled=false"
-	g.Expect(at(t, template(t, without).get(t, "Deployment", "stack-controller"), "spec", "strategy", "type")).To(Equal("Recreate"))
+	g.Expect(at(t, template(t, without).get(t, "Deployment", "stack-controller"), "spec", "strategy", "rollingUpdate", "maxSurge")).To(BeEquivalentTo(0))
 	_, err := helmTemplate(t.Context(), without, "--set=replicaCount=2")
 	g.Expect(err).To(MatchError(ContainSubstring("replicaCount above 1 needs leaderElection.enabled")))
 	g.Expect(template(t).get(t, "Deployment", "stack-controller").Object["spec"]).NotTo(HaveKey("strategy"))

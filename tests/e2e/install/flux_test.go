@@ -255,3 +255,53 @@ func TestTheCommandLineSaysWhatIsMissingOfFluxBeforeItInstalls(t *testing.T) {
 		ContainSubstring("⚠ OCIRepository source.toolkit.fluxcd.io/v1 is not served: Stacks cannot use such a source until you install Flux 2.6 or newer"),
 	))
 }
+
+func TestInstallTakesNoSettingsOfAnOverlayAway(t *testing.T) {
+	suite.Long(t, "needs an API server without an installation")
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	cp, err := controlplane.Start(ctx, controlplane.Options{CRDs: []string{}})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { g.Expect(cp.Stop()).To(Succeed()) })
+	install := func(args ...string) string { // which never succeeds, because no node runs the controller
+		var output strings.Builder
+		environment := command.Environment{
+			Version: "v1.2.3", Program: "flux-pulumi", In: strings.NewReader(""), Out: &output, Err: &output, Now: time.Now,
+			ControllerImage: "stack-controller/stack-controller:v2", AgentImage: "stack-controller/stack-controller-agent:v2",
+			Getenv: func(string) string { return "" },
+		}
+		g.Expect(command.Main(ctx, environment, append([]string{"install", "--timeout=1s", "--kubeconfig=" + cp.KubeconfigPath}, args...))).NotTo(BeZero())
+		return output.String()
+	}
+	_, err = cp.Kubectl(ctx, "create", "namespace", "flux-system")
+	g.Expect(err).NotTo(HaveOccurred())
+	apply := func(overlay string) {
+		dir := kustomization(t, "resources: [repository/config/default]\n"+overlay)
+		output, err := cp.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "--kustomize="+dir)
+		g.Expect(err).NotTo(HaveOccurred(), output)
+	}
+	const applied, lost = "objects are applied", "the installation has other settings, which this would take away: "
+
+	apply("")
+	g.Expect(install()).To(ContainSubstring(applied), "install.yaml as it is")
+	apply(`patches:
+- target: {kind: Deployment}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --require-verified-sources=true}
+    - {op: replace, path: /spec/replicas, value: 2}
+    - {op: replace, path: /spec/template/spec/containers/0/resources/limits/memory, value: 2Gi}
+- target: {kind: NetworkPolicy, name: stack-controller-egress}
+  patch: |
+    - {op: add, path: /spec/egress/-, value: {ports: [{port: 8080}]}}
+`)
+	g.Expect(install()).To(And(ContainSubstring(lost), ContainSubstring("--require-verified-sources"), ContainSubstring(".spec.replicas"), ContainSubstring("memory"),
+		ContainSubstring("NetworkPolicy stack-controller-egress .spec.egress"), Not(ContainSubstring(applied)), Not(ContainSubstring(".image"))))
+	g.Expect(install("--force")).To(ContainSubstring(applied))
+	g.Expect(install()).To(ContainSubstring(applied), "now they are those of the release")
+
+	_, err = cp.Kubectl(ctx, "patch", "deployment", "stack-controller", "--namespace=flux-system", "--type=json",
+		`--patch=[{"op": "remove", "path": "/spec/template/spec/securityContext"}]`)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(install()).To(ContainSubstring(lost + "no .spec.template.spec.securityContext.fsGroup"))
+}
