@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -47,8 +48,8 @@ func rights() []right {
 		{verb: "patch", group: stacks, resource: "stacks", needs: "reconcile, suspend, resume and cancel"},
 		{verb: "list", group: stacks, resource: "programs", needs: "get"},
 		{verb: "list", group: auto, resource: "workspaces", needs: "get"},
-		{verb: "get", group: auto, resource: "workspaces", needs: "tree, explain and logs"},
-		{verb: "list", group: auto, resource: "updates", needs: "get and tree"},
+		{verb: "get", group: auto, resource: "workspaces", needs: "tree, explain, logs, unlock and state"},
+		{verb: "list", group: auto, resource: "updates", needs: "get, tree, unlock and state import"},
 		{verb: "get", group: auto, resource: "updates", needs: "progress, explain and logs"},
 		{verb: "create", group: auto, resource: "updates", needs: "diff"},
 		{verb: "delete", group: auto, resource: "updates", needs: "diff"},
@@ -125,7 +126,7 @@ func (s *session) checkInstallation(ctx context.Context, c *cluster) (missing []
 }
 
 // checkDefinitions returns which custom resource definitions are those of an earlier version, or of the operator. Without their fields the API
-// server drops what users and the controller write into them.
+// server drops what users and the controller write into them. If the controller is of another version than this program, that may be right.
 func (s *session) checkDefinitions(ctx context.Context, c *cluster) (missing []string) {
 	wanted, err := config.Objects("", "")
 	if err != nil {
@@ -145,30 +146,62 @@ func (s *session) checkDefinitions(ctx context.Context, c *cluster) (missing []s
 			s.log.Warning("the definitions cannot be compared with those of this version: %s", err)
 			return missing
 		}
-		has := fieldsOf(found)
-		lacks := slices.DeleteFunc(fieldsOf(definition), func(field string) bool { return slices.Contains(has, field) })
-		if len(lacks) > 0 {
-			s.log.Failure("%s is older than this program, or the operator's: it lacks %s. Apply crds.yaml of the release", definition.GetName(), shorten(lacks))
+		lacks := missingFields(schemas(found), schemas(definition), "")
+		switch {
+		case len(lacks) == 0:
+		case s.isOfAnotherVersion(ctx, c):
+			s.log.Warning("%s lacks %s, which version %s of the controller has", definition.GetName(), shorten(lacks), s.Version)
+		default:
+			s.log.Failure("%s is older than the controller, or the operator's: it lacks %s. Apply crds.yaml of the release", definition.GetName(), shorten(lacks))
 			missing = append(missing, definition.GetName()+" lacks fields")
 		}
 	}
 	return missing
 }
 
-// fieldsOf returns the fields of spec and status in a definition, as "v1 spec.stack".
-func fieldsOf(definition *unstructured.Unstructured) (fields []string) {
+// isOfAnotherVersion reports whether a controller runs whose image has another tag than the version of this program.
+func (s *session) isOfAnotherVersion(ctx context.Context, c *cluster) bool {
+	found := &appsv1.DeploymentList{}
+	if err := c.list(ctx, found); err != nil {
+		return false
+	}
+	return slices.ContainsFunc(found.Items, func(deployment appsv1.Deployment) bool {
+		image, _, _ := strings.Cut(imageOf(&deployment), "@")
+		tag, tagged := strings.CutPrefix(image, repositoryOf(image)+":")
+		return isOurs(&deployment) && tagged && tag != s.Version
+	})
+}
+
+// schemas returns the schema of each version of a definition, as the properties of one.
+func schemas(definition *unstructured.Unstructured) map[string]any {
+	of := map[string]any{}
 	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
-	for _, entry := range versions {
-		version, _ := entry.(map[string]any)
-		for _, part := range []string{"spec", "status"} {
-			properties, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema", "properties", part, "properties")
-			for name := range properties {
-				fields = append(fields, fmt.Sprintf("%v %s.%s", version["name"], part, name))
-			}
+	for _, version := range versions {
+		name, _, _ := unstructured.NestedString(asMap(version), "name")
+		of[name], _, _ = unstructured.NestedMap(asMap(version), "schema", "openAPIV3Schema")
+	}
+	return map[string]any{"properties": of}
+}
+
+// missingFields returns the fields of the wanted schema that the one that was found does not have, as ".v1.spec.stack". A part without a schema has all.
+func missingFields(found, wanted map[string]any, path string) (missing []string) {
+	if preserves, _ := found["x-kubernetes-preserve-unknown-fields"].(bool); preserves {
+		return nil
+	}
+	has, wants := asMap(found["properties"]), asMap(wanted["properties"])
+	for _, name := range slices.Sorted(maps.Keys(wants)) {
+		if _, known := has[name]; !known {
+			missing = append(missing, path+"."+name)
+			continue
+		}
+		missing = append(missing, missingFields(asMap(has[name]), asMap(wants[name]), path+"."+name)...)
+	}
+	for _, part := range []string{"items", "additionalProperties"} {
+		if of := asMap(wanted[part]); of != nil && asMap(found[part]) != nil {
+			missing = append(missing, missingFields(asMap(found[part]), of, path+"[]")...)
 		}
 	}
-	slices.Sort(fields)
-	return fields
+	return missing
 }
 
 // checkSources says which of Flux's sources the API server serves in the version that Stacks use.

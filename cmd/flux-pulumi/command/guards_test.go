@@ -182,11 +182,24 @@ func TestDefinitionsOfAnEarlierVersionAreNoticed(t *testing.T) {
 	versions, _, _ := unstructured.NestedSlice(stacks.Object, "spec", "versions")
 	for _, version := range versions {
 		unstructured.RemoveNestedField(version.(map[string]any), "schema", "openAPIV3Schema", "properties", "status", "properties", "plan")
+		unstructured.RemoveNestedField(version.(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties", "dependsOn", "items", "properties", "namespace")
 	}
 	g.Expect(unstructured.SetNestedSlice(stacks.Object, versions, "spec", "versions")).To(Succeed())
 	g.Expect(c.client.Update(t.Context(), stacks)).To(Succeed())
 	g.Expect(s.checkDefinitions(t.Context(), c)).To(ConsistOf("stacks.pulumi.com lacks fields"))
-	g.Expect(log.String()).To(ContainSubstring("v1 status.plan"))
+	g.Expect(log.String()).To(And(ContainSubstring("it lacks .v1.spec.dependsOn[].namespace; .v1.status.plan; .v1alpha1"), Not(ContainSubstring(".v1.status.plan."))))
+
+	// A newer program says so, and the installation is whole.
+	g.Expect(appsv1.AddToScheme(scheme)).To(Succeed())
+	deployment := &appsv1.Deployment{Namespace: "flux-system", Name: controllerName, Labels: map[string]string{componentLabel: controllerName}}
+	deployment.Spec.Template.Spec.Containers = []corev1.Container{{Image: "stack-controller/stack-controller:v0.1.0@sha256:0"}}
+	c = &cluster{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(stacks, deployment).Build(), chunkSize: defaultChunkSize}
+	s, log = newSession(nil)
+	s.Version = "v0.2.0"
+	g.Expect(s.checkDefinitions(t.Context(), c)).To(BeEmpty())
+	g.Expect(log.String()).To(ContainSubstring("which version v0.2.0 of the controller has"))
+	s.Version = "v0.1.0"
+	g.Expect(s.checkDefinitions(t.Context(), c)).To(HaveLen(1))
 }
 
 func TestPreviewHasTheLabelsOfTheShardOfItsStack(t *testing.T) {
@@ -219,4 +232,28 @@ func TestUpdatesOfTheFirstOperatorAreTheStacksThatItProcesses(t *testing.T) {
 		},
 	})
 	g.Expect(c.running(t.Context())).To(ConsistOf("Stack apps/working"))
+}
+
+func TestReasonWhyThereIsNoPodIsSaid(t *testing.T) {
+	selector := map[string]string{"app": controllerName}
+	pod := func(status corev1.PodStatus) client.Object {
+		return &corev1.Pod{Namespace: "flux-system", Name: "pod", Labels: selector, Status: status}
+	}
+	for want, test := range map[string]struct {
+		conditions []appsv1.DeploymentCondition
+		pods       []client.Object
+	}{
+		"": {nil, nil},
+		"FailedCreate: exceeded quota": {[]appsv1.DeploymentCondition{
+			{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota"}}, nil},
+		"Unschedulable: no nodes": {nil, []client.Object{pod(corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no nodes"}}})}},
+		"ImagePullBackOff: no such image": {nil, []client.Object{pod(corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}})}},
+	} {
+		c, _ := newCluster(test.pods...)
+		deployment := &appsv1.Deployment{Namespace: "flux-system", Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: selector}},
+			Status: appsv1.DeploymentStatus{Conditions: test.conditions}}
+		NewWithT(t).Expect(c.podProblem(t.Context(), deployment)).To(Equal(want))
+	}
 }

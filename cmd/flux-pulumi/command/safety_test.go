@@ -207,6 +207,17 @@ func TestAQuestionCanBeInterrupted(t *testing.T) {
 	g.Expect(log.String()).To(And(ContainSubstring("release the locks of dev?"), Not(ContainSubstring("\x1b"))))
 }
 
+func TestAQuestionIsAnsweredWithYesOrNo(t *testing.T) {
+	for answer, yes := range map[string]bool{"y\n": true, "Yes\n": true, " yes ": true, "n\n": false, "\n": false, "": false, "yesterday\n": false} {
+		s, _ := newSession(strings.NewReader(answer))
+		if err := s.confirm(t.Context(), "release the locks?", "nothing was released"); yes {
+			NewWithT(t).Expect(err).NotTo(HaveOccurred(), answer)
+		} else {
+			NewWithT(t).Expect(err).To(MatchError("nothing was released"), answer)
+		}
+	}
+}
+
 func TestMessagesOfOthersDoNothingToTheTerminal(t *testing.T) {
 	s, log := newSession(nil)
 	s.log.Failure("%s", "it failed: \x1b[2K\rall is well\x07\xff\nsecond line")
