@@ -160,7 +160,7 @@ func (w *walk) leave(in phase, kind string, spec pulumiv1.StackSpec, commit stri
 		progressing, failing, complete, message = condition("False", "Failed"), condition("True", "Unknown"), condition("True", "Failed"), rawMessage
 		last.State, last.Message, last.LastSuccessfulCommit = pulumiv1.StackUpdateFailed, rawMessage, ""
 		if in == failed {
-			last.Failures = operator.MaxFailures
+			last.Failures = operator.MaxFailures + 4 // so that its next attempt is hours away
 		}
 	}
 	w.Expect(w.operator.SaveUpdate(w.ctx, update, progressing, failing, complete, message)).To(Succeed())
