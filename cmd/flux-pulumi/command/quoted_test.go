@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"github.com/stack-controller/stack-controller/config"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -135,4 +136,13 @@ func problemOf(words []string) string {
 		return fmt.Sprintf("%q has no command %q", cmd.CommandPath(), operands[0])
 	}
 	return ""
+}
+
+func TestPageSaysHowManyObjectsAreInstalled(t *testing.T) {
+	g := NewWithT(t)
+	objects, err := config.Objects("controller:v1", "agent:v1")
+	g.Expect(err).NotTo(HaveOccurred())
+	page, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "cli.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(page)).To(ContainSubstring(fmt.Sprintf("\n✔ %d objects are applied\n", len(objects))))
 }
