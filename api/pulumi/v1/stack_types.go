@@ -217,8 +217,8 @@ type StackSpec struct {
 	// +optional
 	DestroyOnFinalize bool `json:"destroyOnFinalize,omitempty"`
 
-	// DestroyAfterDependents delays the destroy until no other Stack names this one in its dependsOn or prerequisites, so that Stacks that are
-	// deleted together are destroyed in reverse order. Stacks that depend on each other do not wait. It has no effect without
+	// DestroyAfterDependents delays the destroy until no other Stack names this one in its dependsOn, prerequisites or inputs, so that Stacks
+	// that are deleted together are destroyed in reverse order. Stacks that depend on each other do not wait. It has no effect without
 	// destroyOnFinalize.
 	// +optional
 	DestroyAfterDependents bool `json:"destroyAfterDependents,omitempty"`

@@ -60,15 +60,15 @@ const (
 	SpecInvalidReason = "SpecInvalid"
 	// PrerequisiteNotSatisfiedReason (waiting): A Stack in `prerequisites` does not exist, is not Ready, has not succeeded, or succeeded too long ago.
 	PrerequisiteNotSatisfiedReason = "PrerequisiteNotSatisfied"
-	// DependencyNotReadyReason (waiting): A Stack or another object in `dependsOn` does not exist or is not Ready, or a Stack has not deployed the revision of the common Flux source yet; or its `readyExpr` is false, cannot be evaluated, or exceeds a limit; or the cluster does not have its kind.
+	// DependencyNotReadyReason (waiting): A Stack or another object in `dependsOn`, or a Stack in `inputs`, does not exist or is not Ready, or a Stack has not deployed the revision of the common Flux source yet; or its `readyExpr` is false, cannot be evaluated, or exceeds a limit; or the cluster does not have its kind.
 	DependencyNotReadyReason = "DependencyNotReady"
 	// InvalidCELExpressionReason (Stalled): A `readyExpr` in `dependsOn` does not compile, does not return a bool, is too large or too complex, or reads a field that is not allowed.
 	InvalidCELExpressionReason = "InvalidCELExpression"
-	// DependencyCycleReason (Stalled): Stacks depend on each other through `prerequisites` or `dependsOn`. The message shows the cycle.
+	// DependencyCycleReason (Stalled): Stacks depend on each other through `prerequisites`, `dependsOn` or `inputs`. The message shows the cycle.
 	DependencyCycleReason = "DependencyCycle"
 	// SuspendedReason (Stalled): The Stack is suspended. Either it was deleted and has resources to destroy, or an update was running when it was suspended and has ended. In other cases a suspended Stack keeps its conditions; check `.spec.suspend`.
 	SuspendedReason = "Suspended"
-	// DependentsExistReason (waiting): The Stack was deleted, has `destroyAfterDependents`, and other Stacks name it in `dependsOn` or `prerequisites`. The message names up to five of them, starting with those that are not being deleted.
+	// DependentsExistReason (waiting): The Stack was deleted, has `destroyAfterDependents`, and other Stacks name it in `dependsOn` or `prerequisites`, or use one of its outputs in `inputs`. The message names up to five of them, starting with those that are not being deleted.
 	DependentsExistReason = "DependentsExist"
 	// WorkspaceInUseReason (waiting): The Stack was deleted and has nothing to destroy, but an Update that you created runs in its Workspace, which is deleted with the Stack.
 	WorkspaceInUseReason = "WorkspaceInUse"

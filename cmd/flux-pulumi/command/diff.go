@@ -43,7 +43,7 @@ func (s *session) diff() *cobra.Command {
 		Use: "stack NAME", Short: "Show what an update of a Stack would change",
 		Long: "Show which resources an update of a Stack would change, with the revision that its source has now or with that of\n" +
 			"another source of the namespace, such as a GitRepository for a pull request. It creates an Update of type preview in\n" +
-			"the Workspace of the Stack, and deletes it at the end. It also works for a suspended Stack.",
+			"the Workspace of the Stack, and deletes it at the end. It also works for a suspended Stack, but not for one that was never updated.",
 		Example: fmt.Sprintf("  %[1]s diff stack network\n  %[1]s diff stack network --source GitRepository/pull-request-42", invocation(s.Program)),
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
@@ -114,10 +114,14 @@ func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from str
 		kind := update.Spec.Type
 		return update.Spec.Source != nil && (kind == autov1alpha1.UpdateTypeUp || kind == autov1alpha1.UpdateTypePreview)
 	})
-	if last < 0 {
-		return nil, fmt.Errorf("the Stack %q has no update from whose options a preview could be made", stack.Name)
+	var ran *autov1alpha1.UpdateSource
+	switch {
+	case last >= 0:
+		ran = found[last].Spec.Source
+	case stack.Spec.FluxSource == nil || stack.Status.LastUpdate == nil: // there is no Workspace before the first one
+		return nil, fmt.Errorf("the Stack %q has no Update to make a preview from: request an update, or set spec.approval or spec.preview to see what it would do", stack.Name)
 	}
-	source, err := c.artifactOf(ctx, stack, found[last].Spec.Source, from)
+	source, err := c.artifactOf(ctx, stack, ran, from)
 	if err != nil {
 		return nil, err
 	}

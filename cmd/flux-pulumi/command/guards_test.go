@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -213,6 +214,22 @@ func TestPreviewHasTheLabelsOfTheShardOfItsStack(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(preview.Labels).To(Equal(map[string]string{"sharding.fluxcd.io/key": "shard1"}), "without those by which an Update belongs to the Stack or to an Application")
 	g.Expect(stack.Labels).To(HaveLen(4))
+}
+
+// Updates are deleted after a day.
+func TestPreviewOfAFluxSourceNeedsNoUpdate(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{Namespace: "apps", Name: "network"}
+	stack.Spec.FluxSource = &pulumiv1.FluxSource{Dir: "infra"}
+	stack.Spec.FluxSource.SourceRef.Kind, stack.Spec.FluxSource.SourceRef.Name = "GitRepository", "network"
+	source := &sourcev1.GitRepository{Namespace: "apps", Name: "network", Status: sourcev1.GitRepositoryStatus{
+		Artifact: &meta.Artifact{Digest: "sha256:0", Revision: "main@sha1:1"}}}
+	c, _ := newCluster(source)
+	g.Expect(c.previewOf(t.Context(), stack, "")).Error().To(MatchError(ContainSubstring("has no Update to make a preview from")), "nor has it a Workspace")
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{}
+	preview, err := c.previewOf(t.Context(), stack, "")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(preview.Spec.Source).To(And(HaveField("Digest", "sha256:0"), HaveField("Dir", "infra")))
 }
 
 // Before version 2.0, the operator had no Updates.

@@ -185,3 +185,11 @@ func TestTurnsOfAStackRolloutAreShownWithTheirAge(t *testing.T) {
 	g.Expect(out.String()).To(MatchRegexp(`(?m)^canary +Soaking +2 +0 +0 +0 +0 +0 +7m$`))
 	g.Expect(out.String()).NotTo(Or(ContainSubstring("BROKEN"), ContainSubstring("LEFT OUT")), "there are none")
 }
+
+func TestStackWithoutAStackRolloutSaysHowARevisionPassesItsWindows(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{}
+	g.Expect(hintWithoutRollout(stack)).To(Equal("it gets each revision at once"))
+	stack.Spec.Windows = []autov1alpha1.Window{{}}
+	g.Expect(hintWithoutRollout(stack)).To(ContainSubstring("set the annotation pulumi.com/release-revision on the Stack to that revision"))
+}

@@ -127,7 +127,8 @@ func (s *session) releaseStack() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "release STACK", Short: "Let a Stack have the revision of its StackRollout before its turn",
 		Long: "Let a Stack have the revision of its StackRollout now, whatever waves and windows say: a hot fix for one Stack. It sets the annotation\n" +
-			pulumiv1.ReleaseRevisionAnnotation + ", which needs the verb \"bypass\" on the Stack where the admission policies are installed.",
+			pulumiv1.ReleaseRevisionAnnotation + ", which needs the verb \"bypass\" on the Stack where the admission policies are installed.\n" +
+			"For a Stack with windows and without a StackRollout, set the annotation yourself, to the revision in full.",
 		Example: fmt.Sprintf("  %s rollout release network --revision main@sha1:…", invocation(s.Program)),
 		Args:    arguments(cobra.ExactArgs(1)), ValidArgsFunction: s.completeNames(stacks()),
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return s.namesRevision(cmd, promotion{revision: revision}) },
@@ -139,7 +140,7 @@ func (s *session) releaseStack() *cobra.Command {
 		}
 		key, named := waves.RolloutOf(stack)
 		if !named {
-			return failed(exitUsage, "Stack %q has no spec.rolloutRef: it gets each revision at once", stack.Name)
+			return failed(exitUsage, "Stack %q has no spec.rolloutRef: %s", stack.Name, hintWithoutRollout(stack))
 		}
 		rollout := &autov1alpha1.StackRollout{}
 		if err := c.read(ctx, key, rollout); err != nil {
@@ -159,6 +160,14 @@ func (s *session) releaseStack() *cobra.Command {
 	})
 	cmd.Flags().StringVar(&revision, "revision", "", "The revision that was looked at, in full.")
 	return cmd
+}
+
+// hintWithoutRollout returns what to do about a Stack that has no StackRollout to take a revision from.
+func hintWithoutRollout(stack *pulumiv1.Stack) string {
+	if len(stack.Spec.Windows) == 0 {
+		return "it gets each revision at once"
+	}
+	return fmt.Sprintf("to let a revision pass its windows, set the annotation %s on the Stack to that revision, in full", pulumiv1.ReleaseRevisionAnnotation)
 }
 
 func (o *promotion) addFlags(cmd *cobra.Command) {

@@ -179,5 +179,5 @@ func describeDependents(list []dependent) string {
 		names = append(names, fmt.Sprintf("%d more", left))
 	}
 	return fmt.Sprintf("the resources are destroyed when no other Stack depends on this one any longer: %s; delete these Stacks, "+
-		"take this one out of their dependsOn and prerequisites, set spec.destroyAfterDependents to false", strings.Join(names, ", "))
+		"take this one out of their dependsOn, prerequisites and inputs, set spec.destroyAfterDependents to false", strings.Join(names, ", "))
 }

@@ -382,6 +382,7 @@ func TestDependentsAreThoseThatMayNameTheStack(t *testing.T) {
 	stacks := []pulumiv1.Stack{
 		dependentNamed("team", "web"),
 		dependentNamed("team", "db", requires("base"), func(s *pulumiv1.Stack) { s.Spec.DependsOn = nil }, ending),
+		dependentNamed("team", "shop", takes(output("vpc", "base", "vpcId")), func(s *pulumiv1.Stack) { s.Spec.DependsOn = nil }),
 		dependentNamed("other", "web"),
 		dependentNamed("team", "alone", func(s *pulumiv1.Stack) { s.Spec.DependsOn = nil }),
 		dependentNamed("team", "base"),
@@ -390,6 +391,7 @@ func TestDependentsAreThoseThatMayNameTheStack(t *testing.T) {
 	same := []dependent{
 		{name: types.NamespacedName{Namespace: "team", Name: "web"}},
 		{name: types.NamespacedName{Namespace: "team", Name: "db"}, deleting: true},
+		{name: types.NamespacedName{Namespace: "team", Name: "shop"}},
 	}
 	g.Expect((&Reconciler{}).dependentsAmong(stacks, base)).To(Equal(same))
 	g.Expect((&Reconciler{Scope: references.Scope{OtherNamespaces: true}}).dependentsAmong(stacks, base)).To(
@@ -403,7 +405,7 @@ func TestDependentsThatNobodyDeletesAreNamedFirst(t *testing.T) {
 		list = append(list, dependent{name: types.NamespacedName{Namespace: "team", Name: fmt.Sprint("s", i)}, deleting: i < 4})
 	}
 	g.Expect(describeDependents(list)).To(ContainSubstring(
-		": team/s4, team/s5, team/s6, team/s0 (is being deleted), team/s1 (is being deleted), 2 more; delete"))
+		": team/s4, team/s5, team/s6, team/s0 (is being deleted), team/s1 (is being deleted), 2 more; delete these Stacks, take this one out of their dependsOn, prerequisites and inputs, "))
 }
 
 func TestStackIsWokenByWhatItsDependentsNameAndByTheirEnd(t *testing.T) {

@@ -29,7 +29,6 @@ var stackRows = []Row{
 	{
 		Reason: "PulumiStacksLeft", State: Stalled,
 		Means: "The Stack is deleted, and it deployed other Pulumi stacks before its `spec.stack`, `spec.backend` or project was changed. `.status.leftStacks` has them.",
-		When:  "an edit",
 		Todo:  "To destroy one, set `spec.stack` and `spec.backend` to it. If another Stack manages them or they are to stay, set the annotation `pulumi.com/orphan: \"true\"`.",
 		Tests: []string{"e2e.TestStackThatWasRenamedForgetsNothing"},
 	},
@@ -197,7 +196,7 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "DependencyNotReady", State: Waiting,
-		Means: "A Stack or another object in `dependsOn` does not exist or is not Ready, or a Stack has not deployed the revision of the common " +
+		Means: "A Stack or another object in `dependsOn`, or a Stack in `inputs`, does not exist or is not Ready, or a Stack has not deployed the revision of the common " +
 			"Flux source yet; or its `readyExpr` is false, cannot be evaluated, or exceeds a limit; or the cluster does not have its kind.",
 		When:  "every 30 s; every 5 s to 30 s for an object that cannot be watched",
 		Todo:  "Fix the other Stack or object, or install the kind. Use `has()` in the expression for values that can be missing.",
@@ -211,7 +210,7 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "DependencyCycle", State: Stalled,
-		Means: "Stacks depend on each other through `prerequisites` or `dependsOn`. The message shows the cycle.",
+		Means: "Stacks depend on each other through `prerequisites`, `dependsOn` or `inputs`. The message shows the cycle.",
 		When:  "every 30 s, or an edit of any of them",
 		Todo:  "Remove one of the dependencies.",
 		Tests: []string{"stack.TestCycleIsReportedOnEachOfItsStacksAndRecoversWithAnyOfThem"},
@@ -224,9 +223,9 @@ var stackRows = []Row{
 	},
 	{
 		Reason: "DependentsExist", State: Waiting,
-		Means: "The Stack was deleted, has `destroyAfterDependents`, and other Stacks name it in `dependsOn` or `prerequisites`. The message names up to five of them, starting with those that are not being deleted.",
+		Means: "The Stack was deleted, has `destroyAfterDependents`, and other Stacks name it in `dependsOn` or `prerequisites`, or use one of its outputs in `inputs`. The message names up to five of them, starting with those that are not being deleted.",
 		When:  "every 30 s",
-		Todo:  "Delete them, remove this Stack from their dependencies, or set `spec.destroyAfterDependents` to false.",
+		Todo:  "Delete them, remove this Stack from their `dependsOn`, `prerequisites` and `inputs`, or set `spec.destroyAfterDependents` to false.",
 		Tests: []string{"e2e.TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes"},
 	},
 	{

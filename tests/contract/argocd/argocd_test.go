@@ -62,7 +62,7 @@ func TestHealthOfAStackIsThatOfFlux(t *testing.T) {
 			waits := false
 			for _, found := range conditionInStory.FindAllStringSubmatch(step, -1) {
 				conditions = append(conditions, map[string]any{"type": found[1], "status": found[2], "reason": found[3], "message": found[4]})
-				waits = waits || found[1] == "Stalled" && found[3] == "ApprovalRequired"
+				waits = waits || found[1] == "Stalled" && (found[3] == "ApprovalRequired" || found[3] == "WindowClosed")
 			}
 			if conditions == nil {
 				continue
@@ -215,6 +215,16 @@ func TestHealthOfObjectsWithoutAStatusIsProgressing(t *testing.T) {
 	g.Expect(settings(t).Health(program)).To(Equal(argocd.Health{Status: "Degraded", Message: "SpecInvalid: no resources"}))
 	suspended := object(t, `{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, generation: 2}, spec: {suspend: true}}`)
 	g.Expect(settings(t).Health(suspended)).To(HaveField("Status", "Suspended"))
+}
+
+// An approval and a window are waited for on purpose, so nothing is wrong with the Stack.
+func TestStackThatWaitsForAnApprovalOrAWindowIsSuspended(t *testing.T) {
+	g := NewWithT(t)
+	for reason, health := range map[string]string{"ApprovalRequired": "Suspended", "WindowClosed": "Suspended", "UpdateFailed": "Degraded"} {
+		stack := object(t, fmt.Sprintf(`{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, generation: 1}, status: {observedGeneration: 1, conditions: [
+			{type: Ready, status: "False", reason: %[1]s, message: why}, {type: Stalled, status: "True", reason: %[1]s, message: why}]}}`, reason))
+		g.Expect(settings(t).Health(stack)).To(Equal(argocd.Health{Status: health, Message: reason + ": why"}))
+	}
 }
 
 func TestActionsAreThoseThatMakeSense(t *testing.T) {

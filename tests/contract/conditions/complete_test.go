@@ -14,6 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/report/reasons"
 	"github.com/stack-controller/stack-controller/tests/contract/pages"
 	"github.com/stack-controller/stack-controller/tests/tools"
@@ -178,6 +179,23 @@ func TestTroubleshootingExplainsEveryEvent(t *testing.T) {
 		}
 	}
 	NewWithT(t).Expect(events).To(BeNumerically(">", 10))
+	// These have the name of a reason, and report no problem with an update.
+	for _, event := range []string{pulumiv1.PlanStaleReason, pulumiv1.NoDriftReason, pulumiv1.DriftDetectedReason, pulumiv1.DriftComesBackReason, pulumiv1.DriftCheckFailedReason} {
+		if !strings.Contains(explained, "`"+event+"`") {
+			t.Errorf("%s: %s is not explained", troubleshooting, event)
+		}
+	}
+}
+
+func TestAlertsExplainEveryEventOfAStackRollout(t *testing.T) {
+	g := NewWithT(t)
+	content, err := os.ReadFile("../../../docs/guides/alerts.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	events := stringConstants(t, "../../../internal/controller/rollout/*.go", beginsWith("event"))
+	g.Expect(events).NotTo(BeEmpty())
+	for constant, event := range events {
+		g.Expect(string(content)).To(ContainSubstring("`"+event+"`"), constant)
+	}
 }
 
 func beginsWith(prefix string) func(string) bool {

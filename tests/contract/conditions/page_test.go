@@ -42,12 +42,15 @@ func TestConditionsPageIsUpToDate(t *testing.T) {
 	pages.Keep(t, document, page.String(), updateCommand, *updateDocs)
 }
 
-// checkWakers expects that a row that time wakes says when, and that the wakers have names.
+// checkWakers expects that a row that time wakes says when, that no row repeats one of its wakers, and that the wakers have names.
 func checkWakers(t *testing.T, row reasons.Row, wakers []string) {
 	if slices.Contains(wakers, "time") && row.When == "" {
 		t.Errorf("%s: time wakes it, and nothing says when", row.Reason)
 	}
 	for _, waker := range wakers {
+		if row.When == reasons.WakerNames([]string{waker}) {
+			t.Errorf("%s: the row repeats that %s wakes it", row.Reason, row.When)
+		}
 		if waker != "time" && reasons.WakerNames([]string{waker}) == waker {
 			t.Errorf("the waker %q has no name", waker)
 		}

@@ -66,7 +66,7 @@ var limits = []limit{
 		"nothing: the limits above are lower", "server.TestRequestOfEmptyMessagesIsRefusedBeforeItIsDecoded"},
 	{"Secrets and ConfigMaps of a Stack whose changes run an update at once", "%s", "internal/controller/stack.maxIndexed", 256,
 		"Changes of others are noticed at the next reconciliation.", "stack.TestStackMayHaveABoundedNumberOfDependencies"},
-	{"`dependsOn` and `prerequisites` of a Stack", "%s together", "internal/controller/stack.maxDependencies", 256, "`SpecInvalid`, Stalled", "stack.TestOneMoreThanAStackMayHaveIsNotRead"},
+	{"`dependsOn`, `prerequisites` and Stacks in `inputs` of a Stack", "%s together", "internal/controller/stack.maxDependencies", 256, "`SpecInvalid`, Stalled", "stack.TestOneMoreThanAStackMayHaveIsNotRead"},
 	{"`dependsOn` with a `readyExpr`", "%s", "internal/controller/stack.maxExpressions", 100, "`InvalidCELExpression`, Stalled", "stack.TestStackMayHaveAHundredExpressions"},
 	{"Conditions that are kept of an object of another kind in `dependsOn`", "%s", "internal/objectwatch.maxConditions", 50,
 		"A `readyExpr` sees none of them. Whether the object is ready counts.", "objectwatch.TestNothingIsKeptOfAnObjectButWhatIsListed"},

@@ -111,7 +111,7 @@ func TestPullRequestShowsWhatItWouldChange(t *testing.T) {
 	manifests, _ := p.guide("pull-requests.md", strings.NewReplacer("namespace: default", "namespace: "+p.Name,
 		"https://git.example.com/acme/infrastructure\n  ref", repository.URL+"\n  ref", "branch: pull-request-42", "branch: "+gitserver.Branch,
 		"https://git.example.com/acme/infrastructure\n  secretRef", end.URL+"/acme/infrastructure\n  secretRef",
-		"  annotations:\n    event", "  labels: {example.com/pull-request: \"true\"}\n  annotations:\n    event",
+		"  annotations:\n    event", "  labels: {example.com/preview: \"true\"}\n  annotations:\n    event",
 		"acme/network/prod", "dev\n  backend: "+system.BackendURL,
 		"PULUMI_ACCESS_TOKEN", "PULUMI_CONFIG_PASSPHRASE", "pulumi-preview", "pulumi", "accessToken", "passphrase"))
 	p.Expect(manifests).To(HaveLen(2))
