@@ -211,6 +211,22 @@ func TestTheFluxOperatorCreatesTheObjectsThatInstallTheController(t *testing.T) 
 	}
 }
 
+// installer returns a function that runs install with the arguments, and returns what it prints. It never succeeds, because no node runs the
+// controller.
+func installer(t *testing.T, cp *controlplane.ControlPlane) func(args ...string) string {
+	return func(args ...string) string {
+		var output strings.Builder
+		environment := command.Environment{
+			Version: "v1.2.3", Program: "flux-pulumi", In: strings.NewReader(""), Out: &output, Err: &output, Now: time.Now,
+			ControllerImage: "stack-controller/stack-controller:v2", AgentImage: "stack-controller/stack-controller-agent:v2",
+			Getenv: func(string) string { return "" },
+		}
+		code := command.Main(t.Context(), environment, append([]string{"install", "--timeout=1s", "--kubeconfig=" + cp.KubeconfigPath}, args...))
+		NewWithT(t).Expect(code).NotTo(BeZero())
+		return output.String()
+	}
+}
+
 func TestTheCommandLineSaysWhatIsMissingOfFluxBeforeItInstalls(t *testing.T) {
 	suite.Long(t, "needs an API server without Flux")
 	t.Parallel()
@@ -223,16 +239,7 @@ func TestTheCommandLineSaysWhatIsMissingOfFluxBeforeItInstalls(t *testing.T) {
 		_, err := cp.Kubectl(ctx, args...)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	// install never succeeds, because no node runs the controller.
-	install := func() string {
-		var output strings.Builder
-		environment := command.Environment{
-			Version: "v1.2.3", Program: "flux-pulumi", In: strings.NewReader(""), Out: &output, Err: &output, Now: time.Now,
-			ControllerImage: "controller:test", AgentImage: "agent:test", Getenv: func(string) string { return "" },
-		}
-		g.Expect(command.Main(ctx, environment, []string{"install", "--timeout=1s", "--kubeconfig=" + cp.KubeconfigPath})).NotTo(BeZero())
-		return output.String()
-	}
+	install := installer(t, cp)
 	g.Expect(install()).To(And(ContainSubstring("the namespace flux-system does not exist: install Flux first, with 'flux install'"),
 		Not(ContainSubstring("installing"))))
 
@@ -264,16 +271,7 @@ func TestInstallTakesNoSettingsOfAnOverlayAway(t *testing.T) {
 	cp, err := controlplane.Start(ctx, controlplane.Options{CRDs: []string{}})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(cp.Stop()).To(Succeed()) })
-	install := func(args ...string) string { // which never succeeds, because no node runs the controller
-		var output strings.Builder
-		environment := command.Environment{
-			Version: "v1.2.3", Program: "flux-pulumi", In: strings.NewReader(""), Out: &output, Err: &output, Now: time.Now,
-			ControllerImage: "stack-controller/stack-controller:v2", AgentImage: "stack-controller/stack-controller-agent:v2",
-			Getenv: func(string) string { return "" },
-		}
-		g.Expect(command.Main(ctx, environment, append([]string{"install", "--timeout=1s", "--kubeconfig=" + cp.KubeconfigPath}, args...))).NotTo(BeZero())
-		return output.String()
-	}
+	install := installer(t, cp)
 	_, err = cp.Kubectl(ctx, "create", "namespace", "flux-system")
 	g.Expect(err).NotTo(HaveOccurred())
 	apply := func(overlay string) {
