@@ -111,8 +111,9 @@ func Await(ctx context.Context, from client.Reader, key client.ObjectKey, is fun
 		}
 		select {
 		case <-ctx.Done():
-			return stack, fmt.Errorf("await the state of Stack %s: %w\nconditions: %v\nlast update: %+v",
-				key, context.Cause(ctx), stack.Status.Conditions, stack.Status.LastUpdate)
+			return stack, fmt.Errorf("await the state of Stack %s: %w\ngeneration %d, annotations %v, handled %q\nconditions: %v\ncurrent update: %+v\nlast update: %+v",
+				key, context.Cause(ctx), stack.Generation, stack.Annotations, stack.Status.LastHandledReconcileAt, stack.Status.Conditions,
+				stack.Status.CurrentUpdate, stack.Status.LastUpdate)
 		case <-ticker.C:
 		}
 	}
