@@ -162,9 +162,15 @@ func TestOutputsOfAnotherNamespaceAreSharedByConsent(t *testing.T) {
 	giver.ChangeStack(network, share(true, "vpcId"))
 	p.Consistently(func() bool { return ready("")(p.Await(func(*pulumiv1.Stack) bool { return true })) }, "1s").Should(BeTrue())
 	p.Request()
-	p.Await(notReady(pulumiv1.AccessDeniedReason))
+	stack = p.Await(notReady(pulumiv1.AccessDeniedReason))
+	before := stack.Status.LastUpdate.Name
+	giver.ChangeStack(network, share(true, "vpcId", "other"))
+	p.Consistently(func() bool {
+		return notReady(pulumiv1.AccessDeniedReason)(p.Await(func(*pulumiv1.Stack) bool { return true }))
+	}, "1s").Should(BeTrue())
 	giver.ChangeStack(network, share(true, "vpcId", "token"))
-	p.Await(ready(artifact.Digest))
+	stack = p.Await(ready(artifact.Digest))
+	p.Expect(stack.Status.LastUpdate.Name).NotTo(Equal(before), "what was requested comes when it may")
 }
 
 func TestCommitRollsThroughAChainOfInputs(t *testing.T) {

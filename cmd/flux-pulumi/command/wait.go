@@ -120,9 +120,13 @@ func reached(stack *pulumiv1.Stack, request, lastUpdate string) (bool, error) {
 	if stack.Spec.Suspend {
 		return false, failed(exitNotReady, "Stack %q was suspended meanwhile", stack.Name)
 	}
-	if stalled := apimeta.FindStatusCondition(status.Conditions, meta.StalledCondition); stalled != nil && stalled.Reason == pulumiv1.WindowClosedReason &&
-		stalled.ObservedGeneration == stack.Generation && status.CurrentUpdate == nil {
-		// The request is not handled: what it asks for comes when a window opens.
+	stalled := apimeta.FindStatusCondition(status.Conditions, meta.StalledCondition)
+	waits := stalled != nil && stalled.ObservedGeneration == stack.Generation && status.CurrentUpdate == nil
+	// In both cases the request is not handled: what it asks for comes when a window opens, or another Stack shares its outputs.
+	if waits && stalled.Reason == pulumiv1.AccessDeniedReason {
+		return false, failed(exitNotReady, "Stack %q cannot be updated (%s): %s", stack.Name, stalled.Reason, short(stalled.Message))
+	}
+	if waits && stalled.Reason == pulumiv1.WindowClosedReason {
 		return false, failed(exitNotReady, "Stack %q waits for a window (%s): %s", stack.Name, stalled.Reason, short(stalled.Message))
 	}
 	seen := status.ObservedGeneration == stack.Generation && isHandled(status.LastHandledReconcileAt, request, stack)

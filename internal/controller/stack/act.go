@@ -76,7 +76,9 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) outcome {
 	shown, reason := conditions.Get(stack, meta.StalledCondition), d.reason
 	known := shown != nil && shown.Reason == reason && shown.Message == d.message && shown.ObservedGeneration == stack.Generation
-	handleRequests(stack)
+	if d.wake == byEdit { // otherwise what was asked for comes without the user, as when another Stack shares its outputs again
+		handleRequests(stack)
+	}
 	markStalled(stack, reason, d.message)
 	if reason == pulumiv1.SpecInvalidReason {
 		reason = eventConfigInvalid
