@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -120,6 +121,7 @@ func (r *Reconciler) writeOutputs(ctx context.Context, o *observation) error {
 	}
 	kept, removal := r.removeOutputs(ctx, stack, before, status)
 	status.Objects = append(status.Objects, kept...)
+	r.recallOutputs(stack).trim(status.Objects)
 	if removal != nil {
 		problems = append(problems, removal)
 	}
@@ -358,7 +360,7 @@ func (r *Reconciler) recallOutputs(stack *pulumiv1.Stack) *rememberedOutputs {
 func (m *rememberedOutputs) digest(object *outputobject.Object) (name string, digest [sha256.Size]byte) {
 	mac := hmac.New(sha256.New, outputsKey())
 	_ = json.NewEncoder(mac).Encode(object) // it has only texts, and a hash takes all
-	return string(object.Kind) + "/" + object.Name, [sha256.Size]byte(mac.Sum(nil))
+	return nameOfObject(object.Kind, object.Name), [sha256.Size]byte(mac.Sum(nil))
 }
 
 // has reports whether the object was written just so, and with the outputs of which Update.
@@ -375,4 +377,18 @@ func (m *rememberedOutputs) keep(object *outputobject.Object, update types.UID) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.objects[name] = rememberedOutput{digest: digest, update: update}
+}
+
+// trim forgets the objects that are no longer among those written: a Stack can name others for ever.
+func (m *rememberedOutputs) trim(written []pulumiv1.WrittenOutputObject) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.objects, func(name string, _ rememberedOutput) bool {
+		return !slices.ContainsFunc(written, func(object pulumiv1.WrittenOutputObject) bool { return name == nameOfObject(object.Kind, object.Name) })
+	})
+}
+
+// nameOfObject is the name of an object with outputs among those of its Stack.
+func nameOfObject(kind pulumiv1.OutputObjectKind, name string) string {
+	return string(kind) + "/" + name
 }

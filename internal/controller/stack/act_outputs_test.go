@@ -89,7 +89,8 @@ func (s *fixture) updateNames() (names []string) {
 var networkOutputs = map[string]string{"vpcId": `"vpc-1"`, "cluster": `{"endpoint":"https://c","nodes":[{"ip":"10.0.0.1"}]}`, "token": `"s3cret"`, "gone": "null"}
 
 func TestOutputsAreWrittenBeforeTheStackIsReadyAndFollowIt(t *testing.T) {
-	s := newFixture(t)
+	var reconciler *Reconciler
+	s := newFixture(t, func(r *Reconciler) { reconciler = r })
 	stack := s.newStack(func(stack *pulumiv1.Stack) {
 		stack.Spec.Outputs = []pulumiv1.OutputObject{
 			{Name: "network"},
@@ -138,6 +139,12 @@ func TestOutputsAreWrittenBeforeTheStackIsReadyAndFollowIt(t *testing.T) {
 	s.Expect(s.secretData("renamed")).To(HaveLen(2))
 	s.Expect(apierrors.IsNotFound(s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "network"}, &corev1.Secret{}))).To(BeTrue())
 	s.Expect(s.configMap("public").Data).To(HaveLen(2), "retained")
+	remembered := reconciler.recallOutputs(stack)
+	s.Eventually(func() []string {
+		remembered.mu.Lock()
+		defer remembered.mu.Unlock()
+		return slices.Collect(maps.Keys(remembered.objects))
+	}).Should(ConsistOf("Secret/renamed"), "a Stack can name others for ever")
 	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.Outputs = nil })
 	s.await(stack, func(stack *pulumiv1.Stack) bool {
 		return stack.Status.OutputObjects == nil && conditions.IsReady(stack)
