@@ -92,12 +92,15 @@ func (s *shares[T]) next() (namespace string, ok bool) {
 		return "", false
 	}
 	for turn := s.turns.Front(); turn != nil; turn = turn.Next() {
-		if namespace := turn.Value.(string); s.mayTake(s.held[namespace], s.free) {
+		if namespace := turn.Value.(string); s.isFor(namespace) {
 			return namespace, true
 		}
 	}
 	return "", false
 }
+
+// isFor reports whether the namespace may take another slot.
+func (s *shares[T]) isFor(namespace string) bool { return s.mayTake(s.held[namespace], s.free) }
 
 // take gives a slot to the next item and returns it; ok is false if no item may have a slot.
 func (s *shares[T]) take() (item T, ok bool) {

@@ -24,6 +24,8 @@ type turn struct {
 	urgent bool
 	// place is nil when it holds a slot.
 	place *list.Element
+	// extra is true if its slot is beyond the share of its namespace: others still have theirs.
+	extra bool
 }
 
 // AllSlots lets one namespace take all free slots, for clusters where all namespaces have one owner. For other clusters use MayTake.
@@ -53,7 +55,8 @@ func (t *Turns) Ask(key types.NamespacedName, urgent bool) (place int) {
 	return t.shares.before(key.Namespace, own.place) + 1
 }
 
-// Hold gives the object a slot even if none is free, because it is working already.
+// Hold gives the object a slot even if none is free, because it is working already. Beyond the share of its namespace that slot is not taken from
+// others: a tenant's agent can say that any number of objects works.
 func (t *Turns) Hold(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,6 +70,9 @@ func (t *Turns) Hold(key types.NamespacedName) {
 	default:
 		t.shares.remove(key.Namespace, own.place)
 		own.place = nil
+	}
+	if own.extra = !t.shares.isFor(key.Namespace); own.extra {
+		t.shares.free++
 	}
 	t.shares.hold(key.Namespace)
 }
@@ -85,6 +91,9 @@ func (t *Turns) Leave(key types.NamespacedName) {
 		return
 	}
 	t.shares.release(key.Namespace)
+	if own.extra {
+		t.shares.free--
+	}
 	t.grant(types.NamespacedName{})
 }
 

@@ -89,3 +89,27 @@ func TestTenantWhoseWorkHangsLeavesSlotsToOthers(t *testing.T) {
 	g.Expect(turns.Ask(object("a2"), true)).NotTo(BeZero())
 	g.Expect(turns.Ask(object("b1"), false)).To(BeZero())
 }
+
+func TestWorkBeyondTheShareOfItsNamespaceTakesNothingFromOthers(t *testing.T) {
+	g := NewWithT(t)
+	turns := NewTurns(4, MayTake, func(types.NamespacedName) {})
+	for i := range 10 {
+		turns.Hold(object(fmt.Sprint("a", i)))
+	}
+	g.Expect(turns.Ask(object("b1"), false)).To(BeZero())
+	g.Expect(turns.Ask(object("c1"), false)).To(BeZero())
+	g.Expect(turns.Ask(object("d1"), false)).NotTo(BeZero(), "a has two of four")
+	for i := range 8 {
+		turns.Leave(object(fmt.Sprint("a", 9-i)))
+	}
+	g.Expect(turns.Ask(object("d1"), false)).NotTo(BeZero(), "and has them still")
+	turns.Leave(object("a0"))
+	g.Expect(turns.Ask(object("d1"), false)).To(BeZero())
+	for _, name := range []string{"a1", "b1", "c1", "d1"} {
+		turns.Leave(object(name))
+	}
+	for i := range 4 {
+		g.Expect(turns.Ask(object(string(rune('e'+i))), false)).To(BeZero())
+	}
+	g.Expect(turns.Ask(object("i1"), false)).To(Equal(1), "there are four, as before")
+}

@@ -4,6 +4,7 @@ package windows
 
 import (
 	"fmt"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -171,7 +172,7 @@ func parse(window *autov1alpha1.Window) (cron.Schedule, *time.Location, error) {
 	return schedule, location, nil
 }
 
-// locations has the time zones that were used: reading one takes longer than evaluating a window. There are a few hundred.
+// locations has the time zones that were used: reading one takes longer than evaluating a window. There are a few hundred, each with one name.
 var locations sync.Map
 
 // load returns a time zone by its name in the IANA database; empty stands for UTC.
@@ -179,8 +180,10 @@ func load(name string) (*time.Location, error) {
 	if found, ok := locations.Load(name); ok {
 		return found.(*time.Location), nil
 	}
+	// Where zones are files, each has any number of other names, such as Europe//Berlin: somebody could fill the memory with them.
+	isItsName := name == "" || path.Clean(name) == name && name != "Local"
 	location, err := time.LoadLocation(name)
-	if err != nil || name == "Local" {
+	if !isItsName || err != nil {
 		return nil, fmt.Errorf("timeZone %.64q is not known: it is a name such as Europe/Berlin", name)
 	}
 	locations.Store(name, location)

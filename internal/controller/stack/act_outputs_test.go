@@ -192,7 +192,8 @@ func TestOutputsThatSomebodyChangedAreRestored(t *testing.T) {
 }
 
 func TestForeignObjectIsNotOverwrittenByOutputs(t *testing.T) {
-	s := newFixture(t, func(r *Reconciler) { r.WaitInterval = time.Second })
+	var reconciler *Reconciler
+	s := newFixture(t, func(r *Reconciler) { reconciler, r.WaitInterval = r, time.Second })
 	theirs := &corev1.Secret{Namespace: s.namespace, Name: "network", StringData: map[string]string{"url": "theirs"}}
 	s.Expect(s.client.Create(t.Context(), theirs)).To(Succeed())
 	stack := s.newStack(func(stack *pulumiv1.Stack) {
@@ -207,6 +208,11 @@ func TestForeignObjectIsNotOverwrittenByOutputs(t *testing.T) {
 	s.Expect(s.secretData("network")).To(Equal(map[string]string{"url": "theirs"}))
 	s.Expect(s.secretData("other")).To(Equal(map[string]string{"url": "right"}))
 	updates := s.updateNames()
+	s.Eventually(func() (*pulumiv1.OutputObjectsStatus, error) {
+		seen := &pulumiv1.Stack{}
+		err := reconciler.Get(t.Context(), client.ObjectKeyFromObject(stack), seen)
+		return seen.Status.OutputObjects, err
+	}).ShouldNot(BeNil(), "a controller that has not seen its status writes all again")
 	unwatched := &corev1.Secret{Namespace: s.namespace, Name: "unwatched"}
 	s.Expect(s.client.Delete(t.Context(), unwatched)).To(Succeed())
 	s.Expect(s.client.Delete(t.Context(), theirs)).To(Succeed())
