@@ -1,10 +1,14 @@
 package rollout
 
 import (
+	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
@@ -44,12 +48,36 @@ func TestCommitStatusIsSetByWhatIsDecidedAboutTheRevision(t *testing.T) {
 
 func TestStackThatIsRefusedIsAnnouncedOnce(t *testing.T) {
 	f := newFleet(t)
-	f.refused = []autov1alpha1.RolloutFailure{{Stack: "other/s", Message: "spec.allowedNamespaces does not admit its namespace"}}
+	f.refused = []autov1alpha1.RolloutFailure{{Stack: "other/s", Message: "its source is another one"}}
 	f.decide()
 	f.Expect(f.rollout.Status.Refused).To(Equal(f.refused))
 	f.decide()
 	f.offers("b")
 	f.Expect(f.events).To(Equal([]string{eventRefused, eventStarted}))
+}
+
+// Whoever may create Stacks anywhere can name any StackRollout.
+func TestStacksThatAreNotAdmittedTakeNoPlaceAndAreAnnouncedOnceAnHour(t *testing.T) {
+	f := newFleet(t)
+	f.refused = []autov1alpha1.RolloutFailure{{Stack: "ns/s", Message: "its source is another one"}}
+	for i := range maxRefused {
+		f.uninvited = append(f.uninvited, autov1alpha1.RolloutFailure{Stack: fmt.Sprint("aaa/", i), Message: "not admitted"})
+	}
+	f.decide()
+	f.Expect(f.rollout.Status.Refused).To(Equal(slices.Concat(f.refused, f.uninvited[:maxRefused-1])))
+	f.Expect(f.last.events).To(HaveLen(2))
+	f.Expect(f.last.events[0].message).To(ContainSubstring("ns/s"))
+	f.Expect(f.last.events[1].message).To(ContainSubstring("aaa/0"))
+
+	recorder := record.NewFakeRecorder(10)
+	r := &Reconciler{EventRecorder: recorder}
+	for range 3 {
+		r.announce(f.rollout, nil, f.last.events)
+	}
+	f.Expect(recorder.Events).To(HaveLen(4), "its own three times")
+	key := client.ObjectKeyFromObject(f.rollout)
+	f.Expect(r.mayWarn(key, time.Now().Add(warnInterval-time.Minute))).To(BeFalse())
+	f.Expect(r.mayWarn(key, time.Now().Add(warnInterval+time.Minute))).To(BeTrue())
 }
 
 // TestEachNameOfTheContentGetsItsVerdict: a pipeline waits for the status of its commit, also if that changes nothing in the artifact.

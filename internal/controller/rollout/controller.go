@@ -52,6 +52,8 @@ const (
 	sourceIndex = "rollout.source"
 	// writeInterval is the shortest time between two writes of the status of a StackRollout: many Stacks end their updates at once.
 	writeInterval = time.Second
+	// warnInterval is how often a StackRollout at most announces that Stacks which it does not admit name it.
+	warnInterval = time.Hour
 	// conflictInterval is the time to the next reconcile when the StackRollout was changed meanwhile.
 	conflictInterval = 100 * time.Millisecond
 )
@@ -85,6 +87,8 @@ type Reconciler struct {
 	hours sync.Map
 	// checks has, by the name of the StackRollout, what the checks of its waves said.
 	checks sync.Map
+	// warned has, by the name of the StackRollout, when it was announced last that Stacks which are not admitted name it.
+	warned sync.Map
 }
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=stackrollouts,verbs=get;list;watch
@@ -290,6 +294,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.written.Delete(key)
 	r.hours.Delete(key)
 	r.checks.Delete(key)
+	r.warned.Delete(key)
 	r.Metrics.Forget(key.Namespace, key.Name)
 }
 
@@ -357,6 +362,9 @@ func (r *Reconciler) announce(rollout *autov1alpha1.StackRollout, commit *autov1
 	target := ptr.Deref(rollout.Status.Target, autov1alpha1.RolloutTarget{}).Revision
 	group := autov1alpha1.GroupVersion.Group + "/"
 	for _, a := range announcements {
+		if a.uninvited && !r.mayWarn(client.ObjectKeyFromObject(rollout), time.Now()) {
+			continue
+		}
 		metadata := map[string]string{}
 		if !a.warning || a.verdict {
 			metadata[group+eventv1.MetaRevisionKey], metadata[group+eventv1.MetaOriginRevisionKey] = target, events.OriginRevision(target, commit)
@@ -371,6 +379,15 @@ func (r *Reconciler) announce(rollout *autov1alpha1.StackRollout, commit *autov1
 		}
 		r.AnnotatedEventf(rollout, metadata, kind, a.reason, "%s", a.message)
 	}
+}
+
+// mayWarn reports whether another Stack that is not admitted is announced: whoever creates them does not choose how often.
+func (r *Reconciler) mayWarn(key types.NamespacedName, now time.Time) bool {
+	if at, found := r.warned.Load(key); found && now.Sub(at.(time.Time)) < warnInterval {
+		return false
+	}
+	r.warned.Store(key, now)
+	return true
 }
 
 // follower returns a Stack that follows the source of the StackRollout and has its target: a source is resolved for a Stack.

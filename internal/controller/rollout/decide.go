@@ -78,8 +78,8 @@ type observation struct {
 	invalidCheck error
 	// unknownNamespace says why nobody knows which namespaces are selected; nil when everybody does, or nobody asks.
 	unknownNamespace error
-	// refused are Stacks that name the StackRollout and are not admitted, or have another source: at most maxRefused.
-	refused []autov1alpha1.RolloutFailure
+	// refused are Stacks that name the StackRollout and have another source, and uninvited those that are not admitted: each at most maxRefused.
+	refused, uninvited []autov1alpha1.RolloutFailure
 }
 
 // waker names what brings a StackRollout back, besides the time in the decision.
@@ -119,6 +119,8 @@ type announcement struct {
 	warning         bool
 	// verdict is whether it says if the revision is good, as the status of its commit does.
 	verdict bool
+	// uninvited is whether it is about Stacks of others, who can cause any number of them.
+	uninvited bool
 }
 
 // walk is a decision in the making.
@@ -150,9 +152,9 @@ type walk struct {
 func decide(o observation) decision {
 	w := &walk{observation: o, spec: &o.rollout.Spec, initial: o.rollout.Status}
 	w.status = *o.rollout.Status.DeepCopy()
-	w.status.ObservedGeneration, w.status.Refused = o.rollout.Generation, o.refused
+	w.status.ObservedGeneration = o.rollout.Generation
 	w.wake = byStacks
-	w.announceRefused()
+	w.refuse()
 	w.followSource()
 	if w.unwatched {
 		w.comeBackIn(sourceInterval)

@@ -259,10 +259,18 @@ func (w *walk) count(entry *autov1alpha1.RolloutWaveStatus, m *waves.Member) {
 	}
 }
 
-func (w *walk) announceRefused() {
-	for _, refused := range w.refused {
-		if !slices.Contains(w.initial.Refused, refused) {
-			w.announceWarning(eventRefused, fmt.Sprintf("Stack %s gets no revision: %s", refused.Stack, refused.Message))
+// refuse lists the Stacks that name the StackRollout and get nothing. Those that are not admitted take no place from the others.
+func (w *walk) refuse() {
+	w.status.Refused = slices.Concat(w.refused, w.uninvited)
+	w.status.Refused = w.status.Refused[:min(len(w.status.Refused), maxRefused)]
+	for i, refused := range w.status.Refused {
+		if slices.Contains(w.initial.Refused, refused) {
+			continue
+		}
+		w.announceWarning(eventRefused, fmt.Sprintf("Stack %s gets no revision: %s", refused.Stack, refused.Message))
+		if i >= len(w.refused) {
+			w.events[len(w.events)-1].uninvited = true
+			break // .status.refused has the others
 		}
 	}
 }

@@ -49,8 +49,8 @@ type fleet struct {
 	now, started time.Time
 	events       []string
 	last         decision
-	// refused are Stacks that are not admitted.
-	refused []autov1alpha1.RolloutFailure
+	// refused are Stacks with another source, and uninvited those that are not admitted.
+	refused, uninvited []autov1alpha1.RolloutFailure
 	// unknownNamespace says why the labels of Namespaces are not known.
 	unknownNamespace error
 	// reconciler remembers the windows of Stacks.
@@ -144,7 +144,7 @@ func (f *fleet) decide() decision {
 		return members
 	}
 	f.last = decide(observation{now: f.now, started: f.started, rollout: f.rollout, offer: f.offer, problem: f.problem,
-		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused, unknownNamespace: f.unknownNamespace,
+		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused, uninvited: f.uninvited, unknownNamespace: f.unknownNamespace,
 		hours: f.hours, check: f.reconciler.checksOf(context.Background(), f.rollout, f.stacks), invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
 	f.rollout.Status = f.last.status
 	mark(f.rollout, f.last)

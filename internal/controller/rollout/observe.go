@@ -68,8 +68,8 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 		return nil, err
 	}
 	admitted := make([]*pulumiv1.Stack, 0, len(stacks))
-	refuse := func(stack *pulumiv1.Stack, message string) {
-		o.refused = append(o.refused, autov1alpha1.RolloutFailure{Stack: waves.Name(stack.Namespace, stack.Name), Message: message})
+	refuse := func(list *[]autov1alpha1.RolloutFailure, stack *pulumiv1.Stack, message string) {
+		*list = append(*list, autov1alpha1.RolloutFailure{Stack: waves.Name(stack.Namespace, stack.Name), Message: message})
 	}
 	others := r.sourcesLike(ctx, rollout, found)
 	var known map[string]*namespace
@@ -80,18 +80,20 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 		stack := &stacks[i]
 		if !known[stack.Namespace].admitted {
 			if o.unknownNamespace == nil {
-				refuse(stack, "spec.allowedNamespaces does not admit its namespace")
+				refuse(&o.uninvited, stack, "spec.allowedNamespaces does not admit its namespace")
 			}
 		} else if problem := others.check(stack); problem != "" {
-			refuse(stack, problem)
+			refuse(&o.refused, stack, problem)
 		} else {
 			admitted = append(admitted, stack)
 		}
 	}
 	o.unwatched = o.unwatched || others.unwatched
-	// The cache has the Stacks in no order.
-	slices.SortFunc(o.refused, func(a, b autov1alpha1.RolloutFailure) int { return cmp.Compare(a.Stack, b.Stack) })
-	o.refused = o.refused[:min(len(o.refused), maxRefused)]
+	for _, list := range []*[]autov1alpha1.RolloutFailure{&o.refused, &o.uninvited} {
+		// The cache has the Stacks in no order.
+		slices.SortFunc(*list, func(a, b autov1alpha1.RolloutFailure) int { return cmp.Compare(a.Stack, b.Stack) })
+		*list = (*list)[:min(len(*list), maxRefused)]
+	}
 	o.observeAgain = func(status *autov1alpha1.StackRolloutStatus) []*waves.Member {
 		members, turns := make([]*waves.Member, len(admitted)), waves.Turns(status)
 		for i, stack := range admitted {
