@@ -6,13 +6,26 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
 // subscribeFrom subscribes an object of the namespace to a branch on a server. Nothing is polled before the next begin.
 func (d *driver) subscribeFrom(namespace, host, ref string) {
 	d.t.Helper()
+	d.subscribeThrough("", namespace, host, ref)
+}
+
+// subscribeThrough does so through the proxy in the named Secret; empty for none.
+func (d *driver) subscribeThrough(proxy, namespace, host, ref string) {
+	d.t.Helper()
 	source := branch(ref)
 	source.URL = "https://" + host + "/apps/demo"
+	if proxy != "" {
+		source.Auth = &autov1alpha1.GitAuth{ProxySecretRef: &meta.LocalObjectReference{Name: proxy}}
+	}
 	query := queryOf(host+"-"+ref, source)
 	query.Waiter = types.NamespacedName{Namespace: namespace, Name: query.Waiter.Name}
 	_, _ = d.stacks.Subscribe(query)
@@ -61,6 +74,19 @@ func TestNamespaceLeavesASlotOfEachServerToOthers(t *testing.T) {
 	d.subscribeFrom("team", "git.example", "main")
 	d.subscribeFrom("team", "git.example", "next")
 	d.Expect(d.begins()).To(Equal(map[string]int{"team": 1}), "four at once is the most that a server is asked")
+}
+
+func TestServerBehindTheProxyOfANamespaceIsNotSlowForOthers(t *testing.T) {
+	d := newDriver(t, GitOptions{})
+	for i := range 1000 {
+		d.subscribeThrough("slow", "evil", "git.example", fmt.Sprint(i))
+		d.subscribeThrough("slow", "evil-too", "git.example", fmt.Sprint(i))
+	}
+	d.Expect(d.begins()).To(Equal(map[string]int{"evil": maxPerHost - 1, "evil-too": maxPerHost - 1}))
+	for i := range maxPerHost {
+		d.subscribeFrom(fmt.Sprint("team-", i%2), "git.example", fmt.Sprint(i))
+	}
+	d.Expect(d.begins()).To(Equal(map[string]int{"team-0": 2, "team-1": 2}))
 }
 
 func TestRefThatAnotherNamespaceHasFirstIsNotBehindWhatThatHas(t *testing.T) {

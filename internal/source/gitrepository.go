@@ -10,6 +10,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/fluxcd/pkg/apis/meta"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -47,8 +50,12 @@ func (r gitRepository) key(purpose, ref string) repositoryKey {
 	return sha256.Sum256(parts)
 }
 
-// host returns the server of the repository, in lower case; empty if the URL cannot be parsed.
+// host returns what may be slow for the requests: the server, in lower case, or the proxy that the namespace has put before it, which nobody else
+// uses. It is empty if the URL cannot be parsed.
 func (r gitRepository) host() string {
+	if proxy := ptr.Deref(ptr.Deref(r.auth, autov1alpha1.GitAuth{}).ProxySecretRef, meta.LocalObjectReference{}).Name; proxy != "" {
+		return r.namespace + "/" + proxy
+	}
 	if parsed := parseGitURL(r.url); parsed != nil {
 		return strings.ToLower(parsed.Host)
 	}
