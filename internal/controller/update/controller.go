@@ -42,6 +42,8 @@ const (
 	conflictInterval = 100 * time.Millisecond
 	// notFoundInterval is the time to the next reconcile of an Update when an object disappeared while the controller acted on it.
 	notFoundInterval = time.Second
+	// maxWoken is how many Updates that wait for one Workspace look again when it, or the first of them, has changed.
+	maxWoken = 20
 )
 
 // Reconciler reconciles Updates. Its exported fields are set before SetupWithManager, and do not change.
@@ -246,26 +248,47 @@ func onChange[Object ctrlclient.Object](deletions bool, passes func(before, afte
 	}
 }
 
-// updatesOfWorkspace returns the Updates that may wait for the Workspace, for its Stack, or for another Update of it.
+// updatesOfWorkspace returns the Updates that may wait for the Workspace, for its Stack, or for another Update of it. Of those that have not begun,
+// it returns the next ones: each looks at all of them, and somebody can create any number.
 func (r *Reconciler) updatesOfWorkspace(ctx context.Context, object ctrlclient.Object) []reconcile.Request {
 	name := object.GetName()
 	if update, ok := object.(*autov1alpha1.Update); ok {
 		name = update.Spec.WorkspaceName
 	}
-	return r.requests(ctx, object.GetNamespace(), ctrlclient.MatchingFields{informercache.UpdatesByWorkspace: name})
+	updates, err := r.updatesOf(ctx, object.GetNamespace(), name)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the updates to reconcile")
+	}
+	return nextOf(updates, maxWoken)
+}
+
+// nextOf returns a request for each Update that an agent may know, and for that many of the others, the oldest first. Complete ones have none.
+func nextOf(updates []autov1alpha1.Update, limit int) (requests []reconcile.Request) {
+	var waiting []*autov1alpha1.Update
+	for i := range updates {
+		switch update := &updates[i]; {
+		case update.IsComplete():
+		case mayHaveStarted(update):
+			requests = append(requests, reconcile.Request{NamespacedName: ctrlclient.ObjectKeyFromObject(update)})
+		case len(waiting) < limit || comesBefore(update, waiting[len(waiting)-1]):
+			at, _ := slices.BinarySearchFunc(waiting, update, compareAge)
+			waiting = slices.Insert(waiting, at, update)
+			waiting = waiting[:min(len(waiting), limit)]
+		}
+	}
+	for _, update := range waiting {
+		requests = append(requests, reconcile.Request{NamespacedName: ctrlclient.ObjectKeyFromObject(update)})
+	}
+	return requests
 }
 
 // updatesOfReference returns the Updates that may wait for the Secret or ConfigMap. An Update whose status does not say so yet counts too,
 // because its reconcile may have just missed the object.
-func (r *Reconciler) updatesOfReference(ctx context.Context, key references.Key) []reconcile.Request {
-	return r.requests(ctx, key.Namespace, ctrlclient.MatchingFields{waitingIndex: notStarted})
-}
-
-// requests returns a request for each selected Update that is not complete.
-func (r *Reconciler) requests(ctx context.Context, namespace string, selected ctrlclient.MatchingFields) (requests []reconcile.Request) {
+func (r *Reconciler) updatesOfReference(ctx context.Context, key references.Key) (requests []reconcile.Request) {
 	list := &autov1alpha1.UpdateList{}
-	if err := r.List(ctx, list, ctrlclient.InNamespace(namespace), selected, ctrlclient.UnsafeDisableDeepCopy); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "cannot find the updates to reconcile", "namespace", namespace)
+	selected := ctrlclient.MatchingFields{waitingIndex: notStarted}
+	if err := r.List(ctx, list, ctrlclient.InNamespace(key.Namespace), selected, ctrlclient.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the updates to reconcile", "namespace", key.Namespace)
 		return nil
 	}
 	for i := range list.Items {

@@ -17,6 +17,7 @@ package update
 //     (internal/agent/state.Stack.Abandoned).
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,13 +61,12 @@ func (r *Reconciler) updatesOf(ctx context.Context, namespace, workspace string)
 	return list.Items, nil
 }
 
-// comesBefore orders Updates by their age, and those of the same second by their names.
-func comesBefore(a, b *autov1alpha1.Update) bool {
-	if a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.Name < b.Name
-	}
-	return a.CreationTimestamp.Before(&b.CreationTimestamp)
+// compareAge orders Updates by their age, the oldest first, and those of the same second by their names.
+func compareAge(a, b *autov1alpha1.Update) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
+
+func comesBefore(a, b *autov1alpha1.Update) bool { return compareAge(a, b) < 0 }
 
 // errChanged reports that the Update was changed after it was read from the cache.
 var errChanged = errors.New("the update changed since it was read")

@@ -10,8 +10,10 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
@@ -81,4 +83,34 @@ func TestUpdateShowsWhichVersionsItRead(t *testing.T) {
 	s.Expect(done.Status.ReferencesDigest).To(Equal(references.Digest([]references.Version{
 		references.VersionOf(references.Secret, first), references.VersionOf(references.ConfigMap, settings),
 	})))
+}
+
+// Each of them looks at all Updates of the Workspace.
+func TestOfTheUpdatesThatWaitForAWorkspaceOnlyTheNextOnesLookAgain(t *testing.T) {
+	g := NewWithT(t)
+	var updates []autov1alpha1.Update
+	add := func(name string, age int, change func(*autov1alpha1.Update)) {
+		update := autov1alpha1.Update{Name: name, CreationTimestamp: metav1.Unix(int64(1000-age), 0)}
+		change(&update)
+		updates = append(updates, update)
+	}
+	waits := func(*autov1alpha1.Update) {}
+	add("b", 3, waits)
+	add("a", 3, waits)
+	add("young", 1, waits)
+	add("old", 5, waits)
+	add("complete", 9, func(update *autov1alpha1.Update) {
+		conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "")
+	})
+	add("started", 0, func(update *autov1alpha1.Update) { update.Status.StartTime = new(metav1.Now()) })
+	add("deleted", 0, func(update *autov1alpha1.Update) { update.DeletionTimestamp = new(metav1.Now()) })
+	add("cancelled", 0, func(update *autov1alpha1.Update) { update.Annotations = map[string]string{pulumiv1.CancelUpdateAnnotation: "true"} })
+	names := func(limit int) (names []string) {
+		for _, request := range nextOf(updates, limit) {
+			names = append(names, request.Name)
+		}
+		return names
+	}
+	g.Expect(names(2)).To(Equal([]string{"started", "deleted", "cancelled", "old", "a"}))
+	g.Expect(names(9)).To(Equal([]string{"started", "deleted", "cancelled", "old", "a", "b", "young"}))
 }
