@@ -102,7 +102,11 @@ func (f *Flux) Forget(types.NamespacedName) {}
 
 // Key implements Source.
 func (f *Flux) Key(stack *pulumiv1.Stack) string {
-	return keyOf(stack.Namespace, meta.NamespacedObjectKindReference(stack.Spec.FluxSource.SourceRef)).String()
+	key := keyOf(stack.Namespace, meta.NamespacedObjectKindReference(stack.Spec.FluxSource.SourceRef))
+	if !f.Scope.Reaches(stack.Namespace, key.Namespace) {
+		return "" // its changes would wake a Stack that may not use it
+	}
+	return key.String()
 }
 
 // Resolve implements Source.

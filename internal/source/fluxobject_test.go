@@ -5,6 +5,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // repository returns a source with an artifact of these properties. Without a digest, it returns a source that is not Ready, with url as
@@ -72,4 +74,8 @@ func TestKeyIgnoresTheVersionAndDefaultsTheNamespace(t *testing.T) {
 	g.Expect((&Flux{}).Key(stack)).To(Equal(key))
 	stack.Spec.FluxSource.SourceRef.APIVersion = ""
 	g.Expect((&Flux{}).Key(stack)).To(Equal(key), "the group is Flux's unless another one is named")
+
+	stack.Spec.FluxSource.SourceRef.Namespace = "another"
+	g.Expect((&Flux{}).Key(stack)).To(BeEmpty(), "a change of a source that it may not use does not wake it")
+	g.Expect((&Flux{Scope: references.Scope{OtherNamespaces: true}}).Key(stack)).NotTo(BeEmpty())
 }

@@ -279,8 +279,24 @@ func TestStackMayHaveABoundedNumberOfDependencies(t *testing.T) {
 	problem := (&Reconciler{}).checkDependencies(stack, namedDependencies(stack))
 	g.Expect(problem.permanent).To(BeTrue())
 	g.Expect(problem.message).To(ContainSubstring("256 prerequisites, dependencies and Stacks in inputs, and this one has 257"))
-	for name, values := range stackIndexes {
+	for name, values := range (&Reconciler{}).stackIndexes() {
 		g.Expect(len(values(stack))).To(BeNumerically("<=", maxIndexed), name)
+	}
+}
+
+// Otherwise each change of a Stack costs what others have created.
+func TestStackIsNotWokenByWhatItMayNotUse(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{Namespace: "evil", Name: "s"}
+	for _, reference := range []pulumiv1.DependencyReference{
+		{Namespace: "team", Name: "app", ReadyExpr: "true"},
+		{APIVersion: "kustomize.toolkit.fluxcd.io/v1", Kind: "Kustomization", Namespace: "team", Name: "app"},
+	} {
+		stack.Spec.DependsOn = append(stack.Spec.DependsOn, reference)
+	}
+	for _, index := range []string{dependencyIndex, readyExprIndex, objectsIndex} {
+		g.Expect((&Reconciler{}).stackIndexes()[index](stack)).To(BeEmpty(), index)
+		g.Expect((&Reconciler{Scope: references.Scope{OtherNamespaces: true}}).stackIndexes()[index](stack)).To(HaveLen(1), index)
 	}
 }
 

@@ -342,7 +342,7 @@ func TestObjectsAreLimitedTogetherWithStacks(t *testing.T) {
 	problem := (&Reconciler{}).checkDependencies(stack, objectsOf(stack))
 	g.Expect(problem.message).To(ContainSubstring("256 prerequisites, dependencies and Stacks in inputs, and this one has 512"))
 	g.Expect(len(objectsOf(stack)) + len(namedDependencies(stack))).To(Equal(maxDependencies))
-	for name, values := range stackIndexes {
+	for name, values := range (&Reconciler{}).stackIndexes() {
 		g.Expect(len(values(stack))).To(BeNumerically("<=", maxIndexed), name)
 	}
 	stack.DeletionTimestamp = &metav1.Time{Time: now}

@@ -136,7 +136,7 @@ func TestIndexHasEveryReferenceOfTheWorkspace(t *testing.T) {
 	})
 	d, err := desire(stack)
 	g.Expect(err).NotTo(HaveOccurred())
-	indexed := stackIndexes[referencesIndex](stack)
+	indexed := (&Reconciler{}).stackIndexes()[referencesIndex](stack)
 	var names []string
 	for _, key := range references.OfWorkspace(d.workspace, "dev") {
 		g.Expect(indexed).To(ContainElement(key.String()))

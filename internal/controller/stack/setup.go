@@ -107,45 +107,48 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return nil
 }
 
-// stackIndexes are the values under which the cache finds a Stack.
-var stackIndexes = map[string]func(*pulumiv1.Stack) []string{
-	dependencyIndex: func(stack *pulumiv1.Stack) []string {
-		return namesOf(namedDependencies(stack), func(dependency) bool { return true })
-	},
-	readyExprIndex: func(stack *pulumiv1.Stack) []string {
-		return namesOf(dependenciesOf(stack), func(item dependency) bool { return item.expression != "" || item.onlyExists })
-	},
-	informercache.StacksByRollout: func(stack *pulumiv1.Stack) []string {
-		if key, named := waves.RolloutOf(stack); named {
-			return []string{key.String()}
-		}
-		return nil
-	},
-	objectsIndex: func(stack *pulumiv1.Stack) []string {
-		var values []string
-		for _, item := range objectsOf(stack) {
-			values = append(values, item.objectName().String())
-		}
-		return values
-	},
-	// The Secrets and ConfigMaps that it writes.
-	outputsIndex: func(stack *pulumiv1.Stack) []string {
-		var values []string
-		for i := range stack.Spec.Outputs {
-			object := &stack.Spec.Outputs[i]
-			kind := references.Kind(cmp.Or(object.Kind, pulumiv1.OutputSecret))
-			values = append(values, references.Key{Kind: kind, Namespace: stack.Namespace, Name: object.Name}.String())
-		}
-		return values
-	},
-	// The Secrets and ConfigMaps that it may use.
-	referencesIndex: func(stack *pulumiv1.Stack) []string {
-		var values []string
-		for _, key := range append(references.OfStack(stack), references.OfInputs(stack.Namespace, stack.Spec.Inputs)...) {
-			values = append(values, key.String())
-		}
-		return values[:min(len(values), maxIndexed)]
-	},
+// stackIndexes are the values under which the cache finds a Stack. What another namespace does not let it use is not among them: its changes
+// would wake the Stack.
+func (r *Reconciler) stackIndexes() map[string]func(*pulumiv1.Stack) []string {
+	return map[string]func(*pulumiv1.Stack) []string{
+		dependencyIndex: func(stack *pulumiv1.Stack) []string {
+			return namesOf(r.allowedDependencies(stack, namedDependencies), anyDependency)
+		},
+		readyExprIndex: func(stack *pulumiv1.Stack) []string {
+			return namesOf(r.allowedDependencies(stack, dependenciesOf), func(item dependency) bool { return item.expression != "" || item.onlyExists })
+		},
+		informercache.StacksByRollout: func(stack *pulumiv1.Stack) []string {
+			if key, named := waves.RolloutOf(stack); named {
+				return []string{key.String()}
+			}
+			return nil
+		},
+		objectsIndex: func(stack *pulumiv1.Stack) []string {
+			var values []string
+			for _, item := range r.allowedDependencies(stack, objectsOf) {
+				values = append(values, item.objectName().String())
+			}
+			return values
+		},
+		// The Secrets and ConfigMaps that it writes.
+		outputsIndex: func(stack *pulumiv1.Stack) []string {
+			var values []string
+			for i := range stack.Spec.Outputs {
+				object := &stack.Spec.Outputs[i]
+				kind := references.Kind(cmp.Or(object.Kind, pulumiv1.OutputSecret))
+				values = append(values, references.Key{Kind: kind, Namespace: stack.Namespace, Name: object.Name}.String())
+			}
+			return values
+		},
+		// The Secrets and ConfigMaps that it may use.
+		referencesIndex: func(stack *pulumiv1.Stack) []string {
+			var values []string
+			for _, key := range append(references.OfStack(stack), references.OfInputs(stack.Namespace, stack.Spec.Inputs)...) {
+				values = append(values, key.String())
+			}
+			return values[:min(len(values), maxIndexed)]
+		},
+	}
 }
 
 func (r *Reconciler) addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -179,7 +182,7 @@ func (r *Reconciler) addIndexes(ctx context.Context, indexer client.FieldIndexer
 			return nil
 		}},
 	}
-	for name, values := range stackIndexes {
+	for name, values := range r.stackIndexes() {
 		indexes[name] = index{&pulumiv1.Stack{}, func(object client.Object) []string { return values(object.(*pulumiv1.Stack)) }}
 	}
 	for name, index := range indexes {
@@ -200,6 +203,8 @@ func namesOf(dependencies []dependency, chosen func(dependency) bool) []string {
 	}
 	return names
 }
+
+func anyDependency(dependency) bool { return true }
 
 // requestsFor wakes the Stacks that have the name of the object in the index.
 func (r *Reconciler) requestsFor(index string) handler.EventHandler {
@@ -343,8 +348,8 @@ func beganToAwait(before, after *pulumiv1.Stack) bool {
 
 // dependentChanged passes a Stack that was deleted, is being deleted, or has other dependencies than before.
 var dependentChanged = updatedOrDeleted(func(before, after *pulumiv1.Stack) bool {
-	names := stackIndexes[dependencyIndex]
-	return before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || !slices.Equal(names(before), names(after))
+	return before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+		!slices.Equal(namesOf(namedDependencies(before), anyDependency), namesOf(namedDependencies(after), anyDependency))
 })
 
 // dependencyChanged passes the changes that dependents wait for. When a Stack enters or leaves a cycle, this predicate passes the change on
@@ -360,7 +365,7 @@ func seenByDependents(stack *pulumiv1.Stack) string {
 		update, commit = last.Name, last.LastAttemptedCommit
 	}
 	inCycle := conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.DependencyCycleReason
-	dependencies := namesOf(dependenciesOf(stack), func(dependency) bool { return true })
+	dependencies := namesOf(dependenciesOf(stack), anyDependency)
 	outputs := [2]any{stack.Status.StoredOutputs, stack.Spec.ShareOutputs}
 	content, _ := json.Marshal(outputs) // they have only texts
 	return fmt.Sprintf("%q %q %q %t %t %t %q %s",

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,9 @@ const (
 	maxKubernetesMessage = 1024
 	// maxNotificationMessage is the limit of Flux's event API, which counts characters. Here it is applied to bytes.
 	maxNotificationMessage = 39000
+	// maxOwnMetadata is how many bytes of its own annotations an object adds to an event. It may have 256 KiB, and the events that wait for
+	// Kubernetes are bounded by their number only.
+	maxOwnMetadata = 4 << 10
 
 	defaultQueueSize    = 8 << 20
 	defaultExpiry       = 5 * time.Minute
@@ -136,7 +140,7 @@ func (r *Recorder) Eventf(object runtime.Object, eventType, reason, format strin
 
 // AnnotatedEventf implements record.EventRecorder. The annotations become the metadata of the notification;
 // notification-controller keeps those whose key begins with the API group of the object, for example
-// "pulumi.com/revision". The object's own annotations of the group event.toolkit.fluxcd.io are added.
+// "pulumi.com/revision". The object's own annotations of the group event.toolkit.fluxcd.io are added, the shortest first, up to 4 KiB.
 //
 // An event of type Trace (eventv1.EventTypeTrace) is recorded in Kubernetes only. The message holds no secrets;
 // Kubernetes keeps its first kilobyte, notification-controller its first 39,000 bytes.
@@ -194,13 +198,19 @@ func metadataOf(object runtime.Object, annotations map[string]string) map[string
 	if err != nil {
 		return metadata
 	}
-	for key, value := range annotated.GetAnnotations() {
-		if strings.HasPrefix(key, eventv1.Group+"/") {
-			if metadata == nil {
-				metadata = map[string]string{}
-			}
-			metadata[key] = value
+	own := maps.Clone(annotated.GetAnnotations())
+	maps.DeleteFunc(own, func(key, _ string) bool { return !strings.HasPrefix(key, eventv1.Group+"/") })
+	length := func(key string) int { return len(key) + len(own[key]) }
+	shortestFirst := func(a, b string) int { return cmp.Or(cmp.Compare(length(a), length(b)), cmp.Compare(a, b)) }
+	left := maxOwnMetadata
+	for _, key := range slices.SortedFunc(maps.Keys(own), shortestFirst) {
+		if left -= length(key); left < 0 {
+			break
 		}
+		if metadata == nil {
+			metadata = map[string]string{}
+		}
+		metadata[key] = own[key]
 	}
 	return metadata
 }

@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,29 @@ func TestNotificationControllerLearnsWhatHappenedToWhichRevision(t *testing.T) {
 	g.Expect(recorded.Type).To(Equal(corev1.EventTypeWarning))
 	g.Expect(recorded.Message).To(Equal("pulumi up failed"))
 	g.Expect(recorded.Annotations).To(HaveKeyWithValue("apps/revision", "main@sha1:0123"))
+}
+
+// As many events wait for Kubernetes as client-go allows, whatever they have.
+func TestAnnotationsOfAnObjectForItsEventsAreBounded(t *testing.T) {
+	g := NewWithT(t)
+	f := start(t, events.Options{Address: newReceiver(t).URL})
+	object := subject()
+	object.Annotations = map[string]string{
+		"event.toolkit.fluxcd.io/change_request": "42",
+		"event.toolkit.fluxcd.io/large":          strings.Repeat("x", 200<<10),
+	}
+	for i := range 1000 {
+		object.Annotations[fmt.Sprint("event.toolkit.fluxcd.io/many-small-annotations-", i)] = ""
+	}
+	f.AnnotatedEventf(object, map[string]string{"apps/revision": "main@sha1:0123"}, corev1.EventTypeWarning, "UpdateFailed", "failed")
+	var recorded *corev1.Event
+	g.Eventually(f.kubernetes, timeout).Should(Receive(&recorded))
+	size := 0
+	for key, value := range recorded.Annotations {
+		size += len(key) + len(value)
+	}
+	g.Expect(size).To(And(BeNumerically(">", 4000), BeNumerically("<", 5000)))
+	g.Expect(recorded.Annotations).To(And(HaveKeyWithValue("apps/revision", "main@sha1:0123"), HaveKeyWithValue("event.toolkit.fluxcd.io/change_request", "42")))
 }
 
 func TestTraceEventsNotifyNobody(t *testing.T) {
