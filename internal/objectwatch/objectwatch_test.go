@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "k8s.io/apimachinery/pkg/util/json"
@@ -130,4 +131,31 @@ func TestNilWatcherAllowsNothing(t *testing.T) {
 	g.Expect(w.Source(nil).Start(t.Context(), nil)).To(Succeed())
 	_, err := w.Read(t.Context(), Key{GroupVersionKind: widgets})
 	g.Expect(err).To(MatchError(errNotAllowed))
+}
+
+// countingMapper counts the questions for one version: for another than it knows, a real one asks the cluster.
+type countingMapper struct {
+	apimeta.RESTMapper
+	asked map[string]int
+}
+
+func (m countingMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*apimeta.RESTMapping, error) {
+	m.asked[versions[0]]++
+	return m.RESTMapper.RESTMapping(kind, versions...)
+}
+
+func TestVersionsThatUsersInventAreSeldomAskedFor(t *testing.T) {
+	g := NewWithT(t)
+	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{widgets.GroupVersion()})
+	mapper.Add(widgets, apimeta.RESTScopeNamespace)
+	asked := map[string]int{}
+	w := New(Options{Mapper: countingMapper{mapper, asked}})
+	for i := range 1000 {
+		_, err := w.mapping(Key{GroupVersionKind: widgets.GroupKind().WithVersion(fmt.Sprint("v", 10+i))})
+		g.Expect(err).To(HaveOccurred())
+	}
+	g.Expect(len(asked)).To(And(BeNumerically(">=", askedAtOnce), BeNumerically("<", 2*askedAtOnce)))
+	g.Expect(w.missing).To(BeEmpty(), "no list of what users write")
+	_, err := w.mapping(Key{GroupVersionKind: widgets})
+	g.Expect(err).NotTo(HaveOccurred(), "what there is can be used all the time")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,8 +22,10 @@ const (
 	readTimeout = 10 * time.Second
 	// missingFor is how long the cluster is not asked again for a kind that it does not have: each question reads the list of its kinds.
 	missingFor = 2 * time.Second
-	// maxMissing bounds how many versions of kinds are remembered as missing.
-	maxMissing = 100
+	// askedVersions is how often in a second the cluster is asked for another version of a kind that it has, and askedAtOnce how often at once:
+	// the versions are what users write.
+	askedVersions = 5
+	askedAtOnce   = 50
 )
 
 // Problem is why an object cannot be read. Its text is for users, as the continuation of a sentence that begins with the name of the object.
@@ -91,16 +94,23 @@ func (w *Watcher) Read(ctx context.Context, key Key) (Answer, error) {
 
 // mapping returns the resource of the kind.
 func (w *Watcher) mapping(key Key) (*apimeta.RESTMapping, error) {
-	w.mu.Lock()
-	since, known := w.missing[key.GroupVersionKind]
-	w.mu.Unlock()
-	if known && time.Since(since) < missingFor {
+	inAnyVersion := key.GroupKind().WithVersion("")
+	if w.isMissing(inAnyVersion) || w.isMissing(key.GroupVersionKind) {
+		return nil, noKind(key)
+	}
+	// For a version that it does not know, a mapper asks the cluster each time, under a lock that all wait for.
+	mappings, err := w.Mapper.RESTMappings(key.GroupKind())
+	if apimeta.IsNoMatchError(err) {
+		w.noteMissing(inAnyVersion)
+		return nil, noKind(key)
+	}
+	served := func(mapping *apimeta.RESTMapping) bool { return mapping.GroupVersionKind.Version == key.Version }
+	if err == nil && !slices.ContainsFunc(mappings, served) && !w.versions.Allow() {
 		return nil, noKind(key)
 	}
 	mapping, err := w.Mapper.RESTMapping(key.GroupKind(), key.Version)
 	switch {
 	case apimeta.IsNoMatchError(err):
-		w.noteMissing(key.GroupVersionKind)
 		return nil, noKind(key)
 	case err != nil:
 		return nil, fmt.Errorf("find the resource of %s: %w", key.GroupVersionKind, err)
@@ -116,14 +126,19 @@ func noKind(key Key) *Problem {
 		key.Kind, key.GroupVersion())}
 }
 
-// noteMissing remembers for a while that the cluster does not have the kind.
+// noteMissing remembers for a while that the cluster does not have the kind. Only kinds that are allowed get here, in versions that a mapper has
+// found; an empty one stands for all.
 func (w *Watcher) noteMissing(kind schema.GroupVersionKind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.missing) >= maxMissing {
-		clear(w.missing)
-	}
 	w.missing[kind] = time.Now()
+}
+
+func (w *Watcher) isMissing(kind schema.GroupVersionKind) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	since, known := w.missing[kind]
+	return known && time.Since(since) < missingFor
 }
 
 // read returns what the API server answered last if that can still be used, and asks it otherwise; own reports whether this call has asked.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -93,6 +94,8 @@ type Watcher struct {
 	reading map[Key]*answer
 	// missing has when the cluster last had no such kind.
 	missing map[schema.GroupVersionKind]time.Time
+	// versions limits how often the cluster is asked for versions that are not known.
+	versions *rate.Limiter
 }
 
 // New returns a Watcher. It watches nothing until it is started and somebody asks for an object.
@@ -102,7 +105,7 @@ func New(o Options) *Watcher {
 	}
 	return &Watcher{
 		Options: o, kinds: map[schema.GroupKind]*watch{}, answers: bytecache.New[Key, *answer](maxAnswers), reading: map[Key]*answer{},
-		missing: map[schema.GroupVersionKind]time.Time{},
+		missing: map[schema.GroupVersionKind]time.Time{}, versions: rate.NewLimiter(askedVersions, askedAtOnce),
 	}
 }
 

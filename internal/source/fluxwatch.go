@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
@@ -31,7 +32,8 @@ const (
 	maxCachedText = 4 << 10
 	// maxCached bounds all that a cache keeps of a source, in bytes. Tenants with Flux's edit role can write the status of a source, too.
 	maxCached = 64 << 10
-	// maxAbsent bounds how many sources that do not exist are waited for by a watch. Who waits for more of them has to ask.
+	// maxAbsent bounds how many sources that do not exist are waited for by a watch, and a namespace may have half of what others leave. Who
+	// waits for more of them has to ask.
 	maxAbsent = 10_000
 )
 
@@ -58,8 +60,10 @@ type fluxWatch struct {
 	informer cache.Informer
 	state    informercache.WatchState
 	cancel   context.CancelFunc
-	// absent has the names of sources that did not exist when somebody asked. The lock of fluxWatches guards it.
-	absent sets.Set[types.NamespacedName]
+	// absent has the names of sources that did not exist when somebody asked, and absentIn their number in each namespace. The lock of
+	// fluxWatches guards both.
+	absent   sets.Set[types.NamespacedName]
+	absentIn map[string]int
 }
 
 // Watch implements Source.
@@ -107,7 +111,7 @@ func (f *Flux) watch(kind schema.GroupVersionKind) error {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(w.listeners[0].ctx)
-	started := &fluxWatch{kind: kind, cancel: cancel, absent: sets.New[types.NamespacedName]()}
+	started := &fluxWatch{kind: kind, cancel: cancel, absent: sets.New[types.NamespacedName](), absentIn: map[string]int{}}
 	if err := f.start(ctx, started); err != nil {
 		cancel()
 		return err
@@ -194,14 +198,17 @@ func (w *fluxWatches) wake(broken *fluxWatch) {
 func (w *fluxWatches) noteAbsent(in *fluxWatch, name types.NamespacedName, absent bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !absent {
-		in.absent.Delete(name)
-		return true
-	}
-	if in.absent.Len() < maxAbsent {
+	switch known := in.absent.Has(name); {
+	case absent && !known && fairqueue.MayTake(in.absentIn[name.Namespace], maxAbsent-in.absent.Len()):
 		in.absent.Insert(name)
+		in.absentIn[name.Namespace]++
+	case !absent && known:
+		in.absent.Delete(name)
+		if in.absentIn[name.Namespace]--; in.absentIn[name.Namespace] == 0 {
+			delete(in.absentIn, name.Namespace)
+		}
 	}
-	return in.absent.Has(name)
+	return !absent || in.absent.Has(name)
 }
 
 // working returns the watch of the kind, nil while changes of its objects are not noticed.

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -19,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
@@ -414,4 +417,24 @@ func (b *bundles) followsTheServedVersion(t *testing.T) {
 	b.publish(t, "v1", namespace, "a", "2")
 	g.Eventually(f.woken).Should(ContainElement(f.Key(stack)), "changes are noticed again")
 	g.Expect(f.offers(t, stack)()).To(Equal(offered{"2", "bundles.example.com/v1", true}))
+}
+
+func TestNamespaceLeavesRoomForSourcesOfOthersThatDoNotExist(t *testing.T) {
+	g := NewWithT(t)
+	watches, in := &fluxWatches{}, &fluxWatch{absent: sets.New[types.NamespacedName](), absentIn: map[string]int{}}
+	note := func(namespace string, i int, absent bool) bool {
+		return watches.noteAbsent(in, types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(i)}, absent)
+	}
+	for i := range 2 * maxAbsent {
+		note("evil", i, true)
+	}
+	g.Expect(in.absent.Len()).To(Equal(maxAbsent / 2))
+	g.Expect(note("evil", 0, true)).To(BeTrue(), "it is noted already")
+	g.Expect(note("team", 0, true)).To(BeTrue())
+	for i := range 2 * maxAbsent {
+		g.Expect(note("evil", i, false)).To(BeTrue())
+		g.Expect(note("team", i, false)).To(BeTrue())
+	}
+	g.Expect(in.absent).To(BeEmpty())
+	g.Expect(in.absentIn).To(BeEmpty())
 }

@@ -48,10 +48,7 @@ func (r *Rollouts) Observe(rollout *autov1alpha1.StackRollout) {
 	for i := range rollout.Status.Waves {
 		wave := &rollout.Status.Waves[i]
 		is[wave.Name] = true
-		for state, count := range map[string]int32{
-			"updated": wave.Updated, "unchanged": wave.Unchanged, "running": wave.Running, "waiting": wave.Waiting, "failing": wave.Failing,
-			"broken_before": wave.BrokenBefore, "left_out": wave.LeftOut,
-		} {
+		for state, count := range statesOf(wave) {
 			r.stacks.WithLabelValues(rollout.Namespace, rollout.Name, wave.Name, state).Set(float64(count))
 		}
 	}
@@ -62,10 +59,25 @@ func (r *Rollouts) Observe(rollout *autov1alpha1.StackRollout) {
 	key := types.NamespacedName{Namespace: rollout.Namespace, Name: rollout.Name}
 	for wave := range r.waves[key] {
 		if !is[wave] {
-			r.stacks.DeletePartialMatch(prometheus.Labels{"namespace": key.Namespace, "name": key.Name, "wave": wave})
+			r.forgetWave(key, wave)
 		}
 	}
 	r.waves[key] = is
+}
+
+// forgetWave removes the series of a wave by all of their labels: to find them by some takes a look at those of all StackRollouts.
+func (r *Rollouts) forgetWave(key types.NamespacedName, wave string) {
+	for state := range statesOf(&autov1alpha1.RolloutWaveStatus{}) {
+		r.stacks.DeleteLabelValues(key.Namespace, key.Name, wave, state)
+	}
+}
+
+// statesOf returns how many Stacks of the wave are in each state.
+func statesOf(wave *autov1alpha1.RolloutWaveStatus) map[string]int32 {
+	return map[string]int32{
+		"updated": wave.Updated, "unchanged": wave.Unchanged, "running": wave.Running, "waiting": wave.Waiting, "failing": wave.Failing,
+		"broken_before": wave.BrokenBefore, "left_out": wave.LeftOut,
+	}
 }
 
 // Forget removes the series of a StackRollout that no longer exists or belongs to another controller.
@@ -75,8 +87,10 @@ func (r *Rollouts) Forget(namespace, name string) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.waves, types.NamespacedName{Namespace: namespace, Name: name})
-	labels := prometheus.Labels{"namespace": namespace, "name": name}
-	r.stacks.DeletePartialMatch(labels)
-	r.halted.DeletePartialMatch(labels)
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	for wave := range r.waves[key] {
+		r.forgetWave(key, wave)
+	}
+	delete(r.waves, key)
+	r.halted.DeleteLabelValues(namespace, name)
 }

@@ -168,11 +168,8 @@ func (s *Store) addOwner(e *entry, by owner, namespace string) error {
 	if _, known := e.owners[by]; known {
 		return nil
 	}
-	for another := range e.owners {
-		if len(e.owners) < maxOwners {
-			break
-		}
-		if err := s.removeOwner(e, another); err != nil {
+	for len(e.owners) >= maxOwners {
+		if err := s.removeOwner(e, e.ownerOfMost()); err != nil {
 			return err
 		}
 	}
@@ -183,6 +180,17 @@ func (s *Store) addOwner(e *entry, by owner, namespace string) error {
 	e.owners[by] = namespace
 	s.countOwner(e, namespace)
 	return nil
+}
+
+// ownerOfMost returns an owner of the namespace that has most of the owners: whoever has many takes no place from others.
+func (e *entry) ownerOfMost() (found owner) {
+	count, most := map[string]int{}, 0
+	for by, namespace := range e.owners {
+		if count[namespace]++; count[namespace] > most {
+			found, most = by, count[namespace]
+		}
+	}
+	return found
 }
 
 // removeOwner removes an owner of the content. The next request of that owner fetches the content again. Callers hold the lock.

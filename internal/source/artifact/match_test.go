@@ -243,3 +243,18 @@ type namedMaker string
 
 func (m namedMaker) Key() string                           { return string(m) }
 func (m namedMaker) Make(context.Context, io.Writer) error { return nil }
+
+// Equal commits of many sources are one content.
+func TestNamespaceWithManyOwnersOfAContentTakesNoPlaceFromOthers(t *testing.T) {
+	g := NewWithT(t)
+	e := &entry{owners: map[owner]string{"victim": "team"}}
+	for i := range 10 {
+		e.owners[owner(fmt.Sprint("evil", i))] = "evil"
+	}
+	for range 9 {
+		delete(e.owners, e.ownerOfMost())
+	}
+	g.Expect(e.owners).To(HaveKey(owner("victim")))
+	delete(e.owners, e.ownerOfMost())
+	g.Expect(e.owners).To(HaveLen(1))
+}
