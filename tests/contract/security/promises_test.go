@@ -78,12 +78,14 @@ that Workspace, or use its credentials elsewhere.`,
 	{
 		name: "rollouts", title: "Nobody holds back or stops the Stacks of others",
 		text: `A Stack follows a StackRollout only if it names it, and only if the StackRollout admits its namespace. A Stack that it does not
-admit is told that there is none, and counts for nothing: its failure stops nobody. Who writes the StackRollout decides, with ` + "`maxFailures`" + ` and
+admit is told that there is none, and counts for nothing: its failure stops nobody, and it takes no place in lists from others. Its
+StackRollout has at most one event about such Stacks in an hour. Who writes the StackRollout decides, with ` + "`maxFailures`" + ` and
 ` + "`allowedNamespaces`" + `, whose failures stop others. An admission policy makes sure that to take a Stack out, to change its windows, or to give it a
 revision before its turn, needs the verb ` + "`bypass`" + `. Only the controller writes the turns. Because both sides have agreed, ` + "`--no-cross-namespace-refs`" + ` does
 not apply to ` + "`allowedNamespaces`" + ` and ` + "`rolloutRef`" + `.`,
 		proofs: []string{
 			"admission.TestWhoEditsAStackCannotTakeItOutOfItsStackRollout", "e2e.TestStackWithoutItsStackRolloutGetsNothingNew",
+			"rollout.TestStacksThatAreNotAdmittedTakeNoPlaceAndAreAnnouncedOnceAnHour",
 		},
 	},
 	{
