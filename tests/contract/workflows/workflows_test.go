@@ -55,6 +55,8 @@ var (
 	// made and script match what a shell command calls.
 	made   = regexp.MustCompile(`\bmake ([a-z-]+)`)
 	script = regexp.MustCompile(`\.ci/[a-z-]+`)
+	// builds matches what writes to the caches of the user who runs it.
+	builds = regexp.MustCompile(`\bmake [a-z-]+|\.ci/[a-z-]+|\bgo (run|build|test)\b`)
 )
 
 func inRepository(elements ...string) string {
@@ -174,6 +176,27 @@ func TestWhatWorkflowsCallExists(t *testing.T) {
 		}
 	})
 	g.Expect(calls).To(BeNumerically(">=", 5))
+}
+
+// What root has written to the caches and to bin, another user cannot write to.
+func TestAfterRootNoOtherUserBuilds(t *testing.T) {
+	for file, w := range workflows(t) {
+		for name, j := range w.Jobs {
+			byRoot := false
+			for _, s := range j.Steps {
+				for line := range strings.Lines(s.Run) {
+					if !builds.MatchString(line) {
+						continue
+					}
+					isRoot := strings.Contains(line, `sudo env "PATH=$PATH" "HOME=$HOME" `)
+					if byRoot && !isRoot {
+						t.Errorf("%s %s: %q is not run as root, as a step before it is", file, name, strings.TrimSpace(line))
+					}
+					byRoot = byRoot || isRoot
+				}
+			}
+		}
+	}
 }
 
 func TestEachFuzzTargetIsFuzzed(t *testing.T) {
