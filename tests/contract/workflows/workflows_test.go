@@ -292,8 +292,8 @@ const (
 func digest(n int) string { return "sha256:" + strings.Repeat(fmt.Sprint(n), 64) }
 
 // sign runs .ci/sign on a release of one image for two platforms and a chart. Signing needs an identity provider on the Internet, so a stub
-// replaces cosign. The stub records its calls, and fails for the command that the test names. sign returns the calls and the outputs of the
-// step.
+// replaces cosign. The stub records its calls, and fails for the command that the test names. Like a registry, it fails if it has no login,
+// except to verify what is public, and, unlike a registry, if it has a login for that. sign returns the calls and the outputs of the step.
 func sign(t *testing.T, failing string) (calls, outputs []string, err error) {
 	t.Helper()
 	g := NewWithT(t)
@@ -303,7 +303,15 @@ func sign(t *testing.T, failing string) (calls, outputs []string, err error) {
 	write := func(path, content string) {
 		g.Expect(os.WriteFile(filepath.Join(dir, path), []byte(content), 0o700)).To(Succeed())
 	}
-	write("cosign", "#!/bin/sh\necho \"$@\" >>"+dir+"/calls\n[ \"$1\" != '"+failing+"' ]\n")
+	write("cosign", `#!/bin/sh
+echo "$@" >>`+dir+`/calls
+case "$1" in
+verify | verify-attestation) [ -d "$DOCKER_CONFIG" ] && [ ! -e "$DOCKER_CONFIG/config.json" ] || exit 1;;
+*) [ -e "$DOCKER_CONFIG/config.json" ] || exit 1;;
+esac
+[ "$1" != '`+failing+`' ]
+`)
+	write("config.json", "{}")
 	write("calls", "")
 	write("outputs", "")
 	write("release/checksums.txt", "")
@@ -313,7 +321,7 @@ func sign(t *testing.T, failing string) (calls, outputs []string, err error) {
 	}
 	cmd := exec.CommandContext(t.Context(), inRepository(".ci", "sign"), release)
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "IMAGE_REGISTRY=registry.example.com/flux", "GITHUB_OUTPUT="+filepath.Join(dir, "outputs"),
-		"GITHUB_SERVER_URL=https://github.com", "GITHUB_WORKFLOW_REF=stack-controller/stack-controller/.github/workflows/release.yaml@refs/tags/v1.2.3")
+		"DOCKER_CONFIG="+dir, "GITHUB_SERVER_URL=https://github.com", "GITHUB_WORKFLOW_REF=stack-controller/stack-controller/.github/workflows/release.yaml@refs/tags/v1.2.3")
 	_, err = cmd.Output()
 	lines := func(name string) []string {
 		content, err := os.ReadFile(filepath.Join(dir, name))
@@ -324,7 +332,7 @@ func sign(t *testing.T, failing string) (calls, outputs []string, err error) {
 	return lines("calls"), lines("outputs"), err
 }
 
-func TestAReleaseIsSignedByDigestAndVerifiedAsUsersDo(t *testing.T) {
+func TestAReleaseIsSignedByDigestAndVerifiedAsUsersDoWithoutALogin(t *testing.T) {
 	g := NewWithT(t)
 	calls, outputs, err := sign(t, "")
 	g.Expect(err).NotTo(HaveOccurred())
