@@ -363,3 +363,38 @@ func TestAReleaseThatCannotBeVerifiedIsNotPublished(t *testing.T) {
 		})
 	}
 }
+
+func TestAReleaseGetsItsNamesAfterItIsSigned(t *testing.T) {
+	g := NewWithT(t)
+	var order []string
+	steps(t, func(name string, s step) {
+		switch {
+		case name == "release.yaml build" && strings.HasPrefix(s.Run, "make release "):
+			g.Expect(s.Run).To(HaveSuffix(" CANDIDATE=1"))
+		case name == "release.yaml publish" && script.MatchString(s.Run):
+			order = append(order, script.FindString(s.Run))
+		case name == "release.yaml publish" && strings.HasPrefix(s.Uses, "actions/attest@"):
+			order = append(order, "attest")
+		case name == "release.yaml publish" && strings.Contains(s.Run, "gh release create"):
+			order = append(order, "create")
+		}
+	})
+	g.Expect(order).To(Equal([]string{".ci/sign", "attest", "attest", "attest", ".ci/name", "create"}))
+}
+
+func TestEverythingThatWasPushedGetsItsNameByItsDigest(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	write := func(name, content string) {
+		g.Expect(os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700)).To(Succeed())
+	}
+	write("go", "#!/bin/sh\necho \"$@\"\n")
+	chart := "127.0.0.1:5000/flux/charts/stack-controller"
+	write("images.txt", image+":v1.2.3@"+digest(1)+"\n"+chart+":1.2.3@"+digest(4)+"\n")
+	cmd := exec.CommandContext(t.Context(), inRepository(".ci", "name"), dir)
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	output, err := cmd.Output()
+	g.Expect(err).NotTo(HaveOccurred())
+	const crane = "-C tests/tools/crane tool crane tag "
+	g.Expect(string(output)).To(Equal(crane + image + "@" + digest(1) + " v1.2.3\n" + crane + chart + "@" + digest(4) + " 1.2.3\n"))
+}
