@@ -144,6 +144,19 @@ func TestTheDocumentedPolicyLetsAControllerInAnotherNamespaceReachFlux(t *testin
 	}
 }
 
+func TestNamespacesWithStacksLetTheControllerInWhateverItsChartCallsIt(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{"workspaces", "samples"} {
+		policies := policiesOf(t, kustomize(t, inRepository("config", dir)))
+		NewWithT(t).Expect(policies).NotTo(BeEmpty(), dir)
+		rendered := template(t, "--set=nameOverride=pulumi,fullnameOverride=pulumi")
+		labels, _, err := unstructured.NestedStringMap(rendered.get(t, "Deployment", "pulumi").Object, "spec", "template", "metadata", "labels")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		renamed := endpoint{controller.namespace, labels, controller.address}
+		NewWithT(t).Expect(passes(t, policies, networkingv1.PolicyTypeIngress, workspace, renamed, 50051, corev1.ProtocolTCP)).To(BeTrue(), dir)
+	}
+}
+
 // The security context constraints of OpenShift choose users and groups.
 func TestTheChartLeavesUsersAndGroupsToOpenShift(t *testing.T) {
 	t.Parallel()
