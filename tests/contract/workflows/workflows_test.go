@@ -33,6 +33,7 @@ type workflow struct {
 type job struct {
 	Permissions    map[string]string `json:"permissions"`
 	TimeoutMinutes int               `json:"timeout-minutes"`
+	Needs          string            `json:"needs"`
 	Uses           string            `json:"uses"`
 	Steps          []step            `json:"steps"`
 }
@@ -362,6 +363,31 @@ func TestAReleaseThatCannotBeVerifiedIsNotPublished(t *testing.T) {
 			g.Expect(calls[len(calls)-1]).To(HavePrefix(failing + " "))
 		})
 	}
+}
+
+func TestPagesAndFilesInstallTheVersionThatIsReleased(t *testing.T) {
+	g := NewWithT(t)
+	file, err := os.ReadFile(inRepository("config", "pulumi", "Pulumi.yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	named := regexp.MustCompile(`/releases/download/(v[0-9.]+)/`).FindSubmatch(file)
+	g.Expect(named).To(HaveLen(2))
+	compare := func(version string) (string, error) {
+		output, err := exec.CommandContext(t.Context(), inRepository(".ci", "versions"), version).CombinedOutput()
+		return string(output), err
+	}
+	output, err := compare(string(named[1]))
+	g.Expect(err).NotTo(HaveOccurred(), output)
+	output, err = compare("v99.0.0")
+	g.Expect(err).To(HaveOccurred())
+	for _, want := range []string{"config/pulumi/Pulumi.yaml:", "config/flux/helm_release.yaml:", "docs/guides/installation.md:", "docs/cli.md:"} {
+		g.Expect(output).To(ContainSubstring(want))
+	}
+	output, err = compare("v99.0.0-rc.1")
+	g.Expect(err).NotTo(HaveOccurred(), output)
+
+	jobs := workflows(t)["release.yaml"].Jobs
+	g.Expect(jobs["test"].Needs).To(Equal("versions"))
+	g.Expect(jobs["versions"].Steps[1].Run).To(Equal(`.ci/versions "$GITHUB_REF_NAME"`))
 }
 
 func TestAReleaseGetsItsNamesAfterItIsSigned(t *testing.T) {
