@@ -159,6 +159,21 @@ func TestEachJobEnds(t *testing.T) {
 	}
 }
 
+// A cache is written once per key. With the key of another job, what only this job needs would be built in each of its runs.
+func TestJobsThatShareACacheHaveAKeyEach(t *testing.T) {
+	keys := map[any]string{}
+	steps(t, func(name string, s step) {
+		if !strings.HasPrefix(s.Uses, "actions/cache@") {
+			return
+		}
+		if other, ok := keys[s.With["key"]]; ok {
+			t.Errorf("%s and %s have the same key, %v", name, other, s.With["key"])
+		}
+		keys[s.With["key"]] = name
+	})
+	NewWithT(t).Expect(len(keys)).To(BeNumerically(">=", 4))
+}
+
 func TestWhatWorkflowsCallExists(t *testing.T) {
 	g := NewWithT(t)
 	makefile, err := os.ReadFile(inRepository("Makefile"))
