@@ -227,6 +227,22 @@ func TestNoPackageThatIsInstalledHasAVersionInItsName(t *testing.T) {
 	}
 }
 
+// An image that someone else moves would decide whether a security release can be made.
+func TestNoReleaseWaitsForTheNewestImageOfOthers(t *testing.T) {
+	g := NewWithT(t)
+	all := workflows(t)
+	gates := []string{"release.yaml"}
+	for _, j := range all["release.yaml"].Jobs {
+		if j.Uses != "" {
+			gates = append(gates, filepath.Base(j.Uses))
+		}
+	}
+	g.Expect(gates).To(ContainElement("long.yaml"))
+	for _, gate := range gates {
+		g.Expect(all[gate].text).NotTo(MatchRegexp(`:latest\b|--pull\b`), gate)
+	}
+}
+
 func TestEachFuzzTargetIsFuzzed(t *testing.T) {
 	g := NewWithT(t)
 	output, err := exec.CommandContext(t.Context(), inRepository(".ci", "fuzz"), "list").Output()
