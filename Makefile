@@ -37,11 +37,12 @@ FROM ?=
 KEEP ?=
 # VERSION is that of a release (v1.2.3), IMAGE_REGISTRY where it is pushed to (nowhere when it is empty) and what all its names begin
 # with, OUTPUT the directory for its files; .ci/registry, .ci/images and .ci/release tell more. What is pushed is named with its
-# digest everywhere.
+# digest everywhere. With CANDIDATE=1, what is pushed has no version as its name before .ci/name has run.
 VERSION ?= v0.0.0-dev
 IMAGE_REGISTRY ?=
+CANDIDATE ?=
 OUTPUT ?= dist
-release_settings = VERSION='$(VERSION)' IMAGE_REGISTRY='$(IMAGE_REGISTRY)' OUTPUT='$(OUTPUT)'
+release_settings = VERSION='$(VERSION)' IMAGE_REGISTRY='$(IMAGE_REGISTRY)' CANDIDATE='$(CANDIDATE)' OUTPUT='$(OUTPUT)'
 
 # path prints the path of a tool and builds it first when it is not there. Make before 4.4 does not pass exported variables to it.
 path = $(shell GOTOOLCHAIN=$(GOTOOLCHAIN) go run ./tests/tools/install $(1))

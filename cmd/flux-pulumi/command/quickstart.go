@@ -27,6 +27,9 @@ const (
 	// quickstartTimeout includes the time in which a node pulls the image of Pulumi.
 	quickstartTimeout = 10 * time.Minute
 
+	// quickstartBreak is a patch for the Program, whose update fails then. In double quotes, all shells take it as it is, also those of Windows.
+	quickstartBreak = "{program: {configuration: {broken: {}}}}"
+
 	stateMount       = "/state"
 	passphraseSecret = "pulumi"
 	passphraseKey    = "passphrase"
@@ -105,7 +108,7 @@ func (s *session) beginQuickstart(ctx context.Context, c *cluster, image string,
 	}
 	name := invocation(s.Program)
 	s.out.Line("\nBreak it, and let it be explained:")
-	s.out.Line(`  kubectl patch program %s -n %s --type=merge -p '{"program": {"outputs": {"greeting": "${nobody}"}}}'`, quickstartName, quickstartNamespace)
+	s.out.Line(`  kubectl patch program %s -n %s --type=merge -p "%s"`, quickstartName, quickstartNamespace, quickstartBreak)
 	s.out.Line("  %s explain stack %s -n %s", name, quickstartName, quickstartNamespace)
 	s.out.Line("\nDelete it:")
 	s.out.Line("  %s quickstart --delete", name)

@@ -51,7 +51,7 @@ type Printer struct {
 func New(out io.Writer, getenv func(string) string) *Printer {
 	p := &Printer{out: out, Colour: getenv("CLICOLOR_FORCE") != "" && getenv("NO_COLOR") == ""}
 	file, ok := out.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) || getenv("TERM") == "dumb" {
+	if !ok || !term.IsTerminal(int(file.Fd())) || getenv("TERM") == "dumb" || !takesEscapes(file) {
 		return p
 	}
 	p.Live, p.Colour = true, getenv("NO_COLOR") == ""

@@ -27,12 +27,12 @@
 
 {{- /* What cannot change: the same as in config/manager, so that Helm can take over what kubectl or Flux has installed. */}}
 {{- define "stack-controller.selectorLabels" -}}
-app: {{ include "stack-controller.fullname" . }}
+app: {{ include "stack-controller.fullname" . | quote }}
 {{- end }}
 
 {{- define "stack-controller.labels" -}}
-app.kubernetes.io/name: {{ include "stack-controller.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "stack-controller.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: stack-controller
 app.kubernetes.io/version: {{ .Chart.AppVersion | trunc 63 | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}

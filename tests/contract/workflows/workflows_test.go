@@ -33,6 +33,7 @@ type workflow struct {
 type job struct {
 	Permissions    map[string]string `json:"permissions"`
 	TimeoutMinutes int               `json:"timeout-minutes"`
+	Needs          string            `json:"needs"`
 	Uses           string            `json:"uses"`
 	Steps          []step            `json:"steps"`
 }
@@ -55,6 +56,8 @@ var (
 	// made and script match what a shell command calls.
 	made   = regexp.MustCompile(`\bmake ([a-z-]+)`)
 	script = regexp.MustCompile(`\.ci/[a-z-]+`)
+	// builds matches what writes to the caches of the user who runs it.
+	builds = regexp.MustCompile(`\bmake [a-z-]+|\.ci/[a-z-]+|\bgo (run|build|test)\b`)
 )
 
 func inRepository(elements ...string) string {
@@ -156,6 +159,21 @@ func TestEachJobEnds(t *testing.T) {
 	}
 }
 
+// A cache is written once per key. With the key of another job, what only this job needs would be built in each of its runs.
+func TestJobsThatShareACacheHaveAKeyEach(t *testing.T) {
+	keys := map[any]string{}
+	steps(t, func(name string, s step) {
+		if !strings.HasPrefix(s.Uses, "actions/cache@") {
+			return
+		}
+		if other, ok := keys[s.With["key"]]; ok {
+			t.Errorf("%s and %s have the same key, %v", name, other, s.With["key"])
+		}
+		keys[s.With["key"]] = name
+	})
+	NewWithT(t).Expect(len(keys)).To(BeNumerically(">=", 4))
+}
+
 func TestWhatWorkflowsCallExists(t *testing.T) {
 	g := NewWithT(t)
 	makefile, err := os.ReadFile(inRepository("Makefile"))
@@ -174,6 +192,55 @@ func TestWhatWorkflowsCallExists(t *testing.T) {
 		}
 	})
 	g.Expect(calls).To(BeNumerically(">=", 5))
+}
+
+// What root has written to the caches and to bin, another user cannot write to.
+func TestAfterRootNoOtherUserBuilds(t *testing.T) {
+	for file, w := range workflows(t) {
+		for name, j := range w.Jobs {
+			byRoot := false
+			for _, s := range j.Steps {
+				for line := range strings.Lines(s.Run) {
+					if !builds.MatchString(line) {
+						continue
+					}
+					isRoot := strings.Contains(line, `sudo env "PATH=$PATH" "HOME=$HOME" `)
+					if byRoot && !isRoot {
+						t.Errorf("%s %s: %q is not run as root, as a step before it is", file, name, strings.TrimSpace(line))
+					}
+					byRoot = byRoot || isRoot
+				}
+			}
+		}
+	}
+}
+
+// Each release of Debian has another version, and one package that is not there keeps all others from being installed.
+func TestNoPackageThatIsInstalledHasAVersionInItsName(t *testing.T) {
+	g := NewWithT(t)
+	content, err := os.ReadFile(inRepository(".ci", "run"))
+	g.Expect(err).NotTo(HaveOccurred())
+	packages := regexp.MustCompile(`missing\+=\(([^)]+)\)`).FindAllSubmatch(content, -1)
+	g.Expect(len(packages)).To(BeNumerically(">=", 9))
+	for _, named := range packages {
+		g.Expect(string(named[1])).NotTo(MatchRegexp(`-\d+\b`))
+	}
+}
+
+// An image that someone else moves would decide whether a security release can be made.
+func TestNoReleaseWaitsForTheNewestImageOfOthers(t *testing.T) {
+	g := NewWithT(t)
+	all := workflows(t)
+	gates := []string{"release.yaml"}
+	for _, j := range all["release.yaml"].Jobs {
+		if j.Uses != "" {
+			gates = append(gates, filepath.Base(j.Uses))
+		}
+	}
+	g.Expect(gates).To(ContainElement("long.yaml"))
+	for _, gate := range gates {
+		g.Expect(all[gate].text).NotTo(MatchRegexp(`:latest\b|--pull\b`), gate)
+	}
 }
 
 func TestEachFuzzTargetIsFuzzed(t *testing.T) {
@@ -269,8 +336,8 @@ const (
 func digest(n int) string { return "sha256:" + strings.Repeat(fmt.Sprint(n), 64) }
 
 // sign runs .ci/sign on a release of one image for two platforms and a chart. Signing needs an identity provider on the Internet, so a stub
-// replaces cosign. The stub records its calls, and fails for the command that the test names. sign returns the calls and the outputs of the
-// step.
+// replaces cosign. The stub records its calls, and fails for the command that the test names. Like a registry, it fails if it has no login,
+// except to verify what is public, and, unlike a registry, if it has a login for that. sign returns the calls and the outputs of the step.
 func sign(t *testing.T, failing string) (calls, outputs []string, err error) {
 	t.Helper()
 	g := NewWithT(t)
@@ -280,7 +347,15 @@ func sign(t *testing.T, failing string) (calls, outputs []string, err error) {
 	write := func(path, content string) {
 		g.Expect(os.WriteFile(filepath.Join(dir, path), []byte(content), 0o700)).To(Succeed())
 	}
-	write("cosign", "#!/bin/sh\necho \"$@\" >>"+dir+"/calls\n[ \"$1\" != '"+failing+"' ]\n")
+	write("cosign", `#!/bin/sh
+echo "$@" >>`+dir+`/calls
+case "$1" in
+verify | verify-attestation) [ -d "$DOCKER_CONFIG" ] && [ ! -e "$DOCKER_CONFIG/config.json" ] || exit 1;;
+*) [ -e "$DOCKER_CONFIG/config.json" ] || exit 1;;
+esac
+[ "$1" != '`+failing+`' ]
+`)
+	write("config.json", "{}")
 	write("calls", "")
 	write("outputs", "")
 	write("release/checksums.txt", "")
@@ -290,7 +365,7 @@ func sign(t *testing.T, failing string) (calls, outputs []string, err error) {
 	}
 	cmd := exec.CommandContext(t.Context(), inRepository(".ci", "sign"), release)
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "IMAGE_REGISTRY=registry.example.com/flux", "GITHUB_OUTPUT="+filepath.Join(dir, "outputs"),
-		"GITHUB_SERVER_URL=https://github.com", "GITHUB_WORKFLOW_REF=stack-controller/stack-controller/.github/workflows/release.yaml@refs/tags/v1.2.3")
+		"DOCKER_CONFIG="+dir, "GITHUB_SERVER_URL=https://github.com", "GITHUB_WORKFLOW_REF=stack-controller/stack-controller/.github/workflows/release.yaml@refs/tags/v1.2.3")
 	_, err = cmd.Output()
 	lines := func(name string) []string {
 		content, err := os.ReadFile(filepath.Join(dir, name))
@@ -301,7 +376,7 @@ func sign(t *testing.T, failing string) (calls, outputs []string, err error) {
 	return lines("calls"), lines("outputs"), err
 }
 
-func TestAReleaseIsSignedByDigestAndVerifiedAsUsersDo(t *testing.T) {
+func TestAReleaseIsSignedByDigestAndVerifiedAsUsersDoWithoutALogin(t *testing.T) {
 	g := NewWithT(t)
 	calls, outputs, err := sign(t, "")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -331,4 +406,64 @@ func TestAReleaseThatCannotBeVerifiedIsNotPublished(t *testing.T) {
 			g.Expect(calls[len(calls)-1]).To(HavePrefix(failing + " "))
 		})
 	}
+}
+
+func TestPagesAndFilesInstallTheVersionThatIsReleased(t *testing.T) {
+	g := NewWithT(t)
+	file, err := os.ReadFile(inRepository("config", "pulumi", "Pulumi.yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	named := regexp.MustCompile(`/releases/download/(v[0-9.]+)/`).FindSubmatch(file)
+	g.Expect(named).To(HaveLen(2))
+	compare := func(version string) (string, error) {
+		output, err := exec.CommandContext(t.Context(), inRepository(".ci", "versions"), version).CombinedOutput()
+		return string(output), err
+	}
+	output, err := compare(string(named[1]))
+	g.Expect(err).NotTo(HaveOccurred(), output)
+	output, err = compare("v99.0.0")
+	g.Expect(err).To(HaveOccurred())
+	for _, want := range []string{"config/pulumi/Pulumi.yaml:", "config/flux/helm_release.yaml:", "docs/guides/installation.md:", "docs/cli.md:"} {
+		g.Expect(output).To(ContainSubstring(want))
+	}
+	output, err = compare("v99.0.0-rc.1")
+	g.Expect(err).NotTo(HaveOccurred(), output)
+
+	jobs := workflows(t)["release.yaml"].Jobs
+	g.Expect(jobs["test"].Needs).To(Equal("versions"))
+	g.Expect(jobs["versions"].Steps[1].Run).To(Equal(`.ci/versions "$GITHUB_REF_NAME"`))
+}
+
+func TestAReleaseGetsItsNamesAfterItIsSigned(t *testing.T) {
+	g := NewWithT(t)
+	var order []string
+	steps(t, func(name string, s step) {
+		switch {
+		case name == "release.yaml build" && strings.HasPrefix(s.Run, "make release "):
+			g.Expect(s.Run).To(HaveSuffix(" CANDIDATE=1"))
+		case name == "release.yaml publish" && script.MatchString(s.Run):
+			order = append(order, script.FindString(s.Run))
+		case name == "release.yaml publish" && strings.HasPrefix(s.Uses, "actions/attest@"):
+			order = append(order, "attest")
+		case name == "release.yaml publish" && strings.Contains(s.Run, "gh release create"):
+			order = append(order, "create")
+		}
+	})
+	g.Expect(order).To(Equal([]string{".ci/sign", "attest", "attest", "attest", ".ci/name", "create"}))
+}
+
+func TestEverythingThatWasPushedGetsItsNameByItsDigest(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	write := func(name, content string) {
+		g.Expect(os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700)).To(Succeed())
+	}
+	write("go", "#!/bin/sh\necho \"$@\"\n")
+	chart := "127.0.0.1:5000/flux/charts/stack-controller"
+	write("images.txt", image+":v1.2.3@"+digest(1)+"\n"+chart+":1.2.3@"+digest(4)+"\n")
+	cmd := exec.CommandContext(t.Context(), inRepository(".ci", "name"), dir)
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	output, err := cmd.Output()
+	g.Expect(err).NotTo(HaveOccurred())
+	const crane = "-C tests/tools/crane tool crane tag "
+	g.Expect(string(output)).To(Equal(crane + image + "@" + digest(1) + " v1.2.3\n" + crane + chart + "@" + digest(4) + " 1.2.3\n"))
 }

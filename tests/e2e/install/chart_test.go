@@ -130,6 +130,7 @@ func TestTheSchemaRefusesValuesThatDoNotExistOrCannotWork(t *testing.T) {
 		"metricsService=false":                       "metricsService",
 		"serviceAccount.annotations.workload=1":      "annotations",
 		"networkPolicy=true":                         "networkPolicy",
+		"networkPolicy.egress=null":                  "egress",
 		"crds.install=perhaps":                       "install",
 		"rbac.createClusterRole=true":                "createClusterRole",
 		"resources.request.cpu=1":                    "request",
@@ -160,7 +161,8 @@ func TestTheSchemaKnowsEveryValue(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	var schema struct {
-		Properties map[string]any `json:"properties"`
+		Properties map[string]map[string]any `json:"properties"`
+		Required   []string                  `json:"required"`
 	}
 	var values map[string]any
 	content, err := os.ReadFile(filepath.Join(chart(), "values.schema.json"))
@@ -171,6 +173,31 @@ func TestTheSchemaKnowsEveryValue(t *testing.T) {
 	g.Expect(yaml.Unmarshal(content, &values)).To(Succeed())
 	delete(schema.Properties, "global") // comes from a parent chart
 	g.Expect(slices.Sorted(maps.Keys(schema.Properties))).To(Equal(slices.Sorted(maps.Keys(values))))
+	// Helm takes away what is null before it asks the schema. The templates need each value that is a section.
+	for name, property := range schema.Properties {
+		isSection := property["properties"] != nil || property["$ref"] == "#/definitions/image"
+		if isSection && name != "resources" {
+			g.Expect(schema.Required).To(ContainElement(name))
+		}
+	}
+}
+
+// Namespaces and releases may have names that are numbers in YAML.
+func TestTheChartHasNoNameThatIsANumber(t *testing.T) {
+	t.Parallel()
+	rendered, err := run(t.Context(), "helm", "template", "2024", chart(), "--namespace=1234", "--kube-version=1.36.0",
+		"--set-string=fullnameOverride=123,nameOverride=1e3456,serviceAccount.name=456", "--set=podMonitor.enabled=true,serviceMonitor.enabled=true,podDisruptionBudget.enabled=true")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for _, object := range decode(t, rendered) {
+		for _, field := range [][]string{{"metadata", "name"}, {"metadata", "namespace"}, {"spec", "template", "spec", "serviceAccountName"}, {"roleRef", "name"}} {
+			_, _, err := unstructured.NestedString(object.Object, field...)
+			NewWithT(t).Expect(err).NotTo(HaveOccurred(), object.GetKind())
+		}
+		for _, field := range [][]string{{"metadata", "labels"}, {"spec", "selector", "matchLabels"}, {"spec", "podSelector", "matchLabels"}, {"spec", "template", "metadata", "labels"}} {
+			_, _, err := unstructured.NestedStringMap(object.Object, field...)
+			NewWithT(t).Expect(err).NotTo(HaveOccurred(), object.GetKind())
+		}
+	}
 }
 
 // Helm stores a release in a Secret, which the API server limits to one MiB.

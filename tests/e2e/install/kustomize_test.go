@@ -142,7 +142,7 @@ func TestTheDocumentedOverlaysShareTheStacksBetweenTwoControllers(t *testing.T) 
 		g.Expect(found).To(BeTrue())
 		written, _, _ := strings.Cut(rest, "\nEOF\n")
 		written = strings.ReplaceAll(written, "https://github.com/stack-controller/stack-controller//", "repository/")
-		return kustomize(t, kustomization(t, strings.ReplaceAll(written, "?ref=v0.2.0", "")))
+		return kustomize(t, kustomization(t, strings.ReplaceAll(written, "?ref="+namedVersion(t), "")))
 	}
 	everywhere, one := overlay("main").get(t, "Deployment", "stack-controller"), overlay("shard1")
 	shard := one.get(t, "Deployment", "stack-controller-shard1")

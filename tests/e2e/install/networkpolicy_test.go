@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -31,6 +32,8 @@ var (
 	controller       = endpoint{"flux-system", map[string]string{"app": "stack-controller", "app.kubernetes.io/name": "stack-controller"}, "10.0.0.1"}
 	workspace        = endpoint{"default", map[string]string{"auto.pulumi.com/component": "workspace"}, "10.0.0.2"}
 	sourceController = endpoint{"flux-system", map[string]string{"app": "source-controller"}, "10.0.0.3"}
+	sourceShard      = endpoint{"flux-system", map[string]string{"app": "source-controller-shard1", "app.kubernetes.io/component": "source-controller"}, "10.0.0.11"}
+	sourceWatcher    = endpoint{"flux-system", map[string]string{"app": "source-watcher"}, "10.0.0.12"}
 	tenant           = endpoint{"team", map[string]string{"app": "web"}, "10.0.0.4"}
 	forged           = endpoint{"team", map[string]string{"app": "stack-controller", "app.kubernetes.io/name": "stack-controller"}, "10.0.0.5"}
 	apiServer        = endpoint{address: "192.0.2.1"}
@@ -60,6 +63,8 @@ func TestNetworkPoliciesLetThroughWhatIsNeededAndNothingElse(t *testing.T) {
 		{"DNS of OpenShift over TCP", controller, endpoint{"openshift-dns", nil, "10.0.0.9"}, 5353, corev1.ProtocolTCP, true},
 		{"DNS of OpenShift for programs", workspace, endpoint{"openshift-dns", nil, "169.254.20.10"}, 5353, corev1.ProtocolUDP, true},
 		{"artifacts", controller, sourceController, 9090, corev1.ProtocolTCP, true},
+		{"artifacts of a shard", controller, sourceShard, 9090, corev1.ProtocolTCP, true},
+		{"artifacts of source-watcher", controller, sourceWatcher, 9090, corev1.ProtocolTCP, true},
 		{"agents", controller, workspace, 50051, corev1.ProtocolTCP, true},
 		{"git over https", controller, internet, 443, corev1.ProtocolTCP, true},
 		{"git over ssh", controller, internet, 22, corev1.ProtocolTCP, true},
@@ -118,6 +123,37 @@ func TestInFluxNamespaceTheComponentMakesThePoliciesCount(t *testing.T) {
 		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, metadata, 80, corev1.ProtocolTCP)).To(BeFalse(), name)
 		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, sourceController, 9090, corev1.ProtocolTCP)).To(BeTrue(), name)
 		g.Expect(passes(t, all, networkingv1.PolicyTypeEgress, other, workspace, 50051, corev1.ProtocolTCP)).To(BeTrue(), name)
+	}
+}
+
+func TestTheDocumentedPolicyLetsAControllerInAnotherNamespaceReachFlux(t *testing.T) {
+	t.Parallel()
+	_, section, found := strings.Cut(read(t, inRepository("docs", "guides", "installation.md")), "`kubectl --namespace flux-system apply`:\n\n```yaml\n")
+	NewWithT(t).Expect(found).To(BeTrue())
+	manifest, _, _ := strings.Cut(section, "```\n")
+	policies := policiesOf(t, decode(t, manifest))
+	for i := range policies {
+		policies[i].Namespace = "flux-system"
+	}
+	elsewhere := endpoint{"pulumi", controller.labels, controller.address}
+	for _, app := range []string{"source-controller", "source-watcher", "notification-controller"} {
+		server := endpoint{"flux-system", map[string]string{"app": app}, "10.0.0.3"}
+		for from, want := range map[*endpoint]bool{&elsewhere: true, &tenant: false, &forged: false} {
+			NewWithT(t).Expect(passes(t, policies, networkingv1.PolicyTypeIngress, server, *from, 9090, corev1.ProtocolTCP)).To(Equal(want), app)
+		}
+	}
+}
+
+func TestNamespacesWithStacksLetTheControllerInWhateverItsChartCallsIt(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{"workspaces", "samples"} {
+		policies := policiesOf(t, kustomize(t, inRepository("config", dir)))
+		NewWithT(t).Expect(policies).NotTo(BeEmpty(), dir)
+		rendered := template(t, "--set=nameOverride=pulumi,fullnameOverride=pulumi")
+		labels, _, err := unstructured.NestedStringMap(rendered.get(t, "Deployment", "pulumi").Object, "spec", "template", "metadata", "labels")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		renamed := endpoint{controller.namespace, labels, controller.address}
+		NewWithT(t).Expect(passes(t, policies, networkingv1.PolicyTypeIngress, workspace, renamed, 50051, corev1.ProtocolTCP)).To(BeTrue(), dir)
 	}
 }
 

@@ -49,6 +49,15 @@ func releaseFiles(t *testing.T, version, pushed string) (string, error) {
 	return output, nil
 }
 
+// namedVersion returns the version of the release that pages and files for readers install.
+func namedVersion(t *testing.T) string {
+	t.Helper()
+	_, rest, found := strings.Cut(read(t, inRepository("config", "pulumi", "Pulumi.yaml")), "/releases/download/")
+	NewWithT(t).Expect(found).To(BeTrue())
+	version, _, _ := strings.Cut(rest, "/")
+	return version
+}
+
 // unpack unpacks the manifests of the release in the directory and returns the directory with the unpacked files.
 func unpack(t *testing.T, dir string) string {
 	t.Helper()

@@ -286,8 +286,8 @@ func TestFluxInstallsAControllerThatDeploysAStack(t *testing.T) {
 	repository, _, err := c.git.Create("stack-controller", published)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	manifest := strings.NewReplacer("https://github.com/stack-controller/stack-controller", repository.URL, "tag: v0.2.0", "branch: main",
-		"newTag: v0.2.0", "newTag: "+imageTag).Replace(read(t, inRepository("config", "flux", "git_repository.yaml")))
+	manifest := strings.NewReplacer("https://github.com/stack-controller/stack-controller", repository.URL, "tag: "+namedVersion(t), "branch: main",
+		"newTag: "+namedVersion(t), "newTag: "+imageTag).Replace(read(t, inRepository("config", "flux", "git_repository.yaml")))
 	_, err = c.KubectlInput(t.Context(), manifest, "apply", "--server-side", "--filename=-")
 	g.Expect(err).NotTo(HaveOccurred())
 	c.kubectl(t, "wait", "kustomization/stack-controller", "--namespace=flux-system", "--for=condition=Ready", timeout)

@@ -82,15 +82,20 @@ func TestReleaseHasEveryPlatformWithItsBillOfMaterials(t *testing.T) {
 	}
 }
 
-func TestReleaseIsPushedUnderItsVersionAndNamedByItsDigest(t *testing.T) {
+func TestReleaseIsNamedByItsDigestAndGetsItsVersionLast(t *testing.T) {
 	suite.Long(t, "builds images")
 	g := NewWithT(t)
 	r := startRegistry(t, runtime.GOARCH)
 	// One platform is enough for this test.
 	t.Setenv("PLATFORMS", "linux/"+runtime.GOARCH)
 	t.Setenv("CLI_PLATFORMS", "linux/"+runtime.GOARCH)
-	output, err := makeRelease(t, "release", r.baseReference(), "IMAGE_REGISTRY="+r.address+"/flux")
+	output, err := makeRelease(t, "release", r.baseReference(), "IMAGE_REGISTRY="+r.address+"/flux", "CANDIDATE=1")
 	g.Expect(err).NotTo(HaveOccurred(), output)
+	for tag := range r.tags {
+		g.Expect(tag).To(Or(ContainSubstring(":candidate-"), ContainSubstring(":sha256-")), "nobody may follow what is not signed")
+	}
+	log, err := exec.CommandContext(t.Context(), filepath.Join(tools.RepositoryRoot(), ".ci", "name"), output).CombinedOutput()
+	g.Expect(err).NotTo(HaveOccurred(), string(log))
 	read := func(name string) string {
 		content, err := os.ReadFile(filepath.Join(output, name))
 		g.Expect(err).NotTo(HaveOccurred())
