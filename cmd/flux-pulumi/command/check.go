@@ -48,7 +48,7 @@ func rights() []right {
 		{verb: "patch", group: stacks, resource: "stacks", needs: "reconcile, suspend, resume and cancel"},
 		{verb: "list", group: stacks, resource: "programs", needs: "get"},
 		{verb: "list", group: auto, resource: "workspaces", needs: "get"},
-		{verb: "get", group: auto, resource: "workspaces", needs: "tree, explain, logs, unlock and state"},
+		{verb: "get", group: auto, resource: "workspaces", needs: "tree, explain, diff, logs, unlock and state"},
 		{verb: "list", group: auto, resource: "updates", needs: "get, tree, unlock and state import"},
 		{verb: "get", group: auto, resource: "updates", needs: "progress, explain and logs"},
 		{verb: "create", group: auto, resource: "updates", needs: "diff"},

@@ -209,7 +209,7 @@ func TestPreviewHasTheLabelsOfTheShardOfItsStack(t *testing.T) {
 		"sharding.fluxcd.io/key": "shard1", "app.kubernetes.io/instance": "fleet", pulumiv1.StackNameLabel: "network", pulumiv1.ComponentLabel: pulumiv1.ComponentStack}}
 	last := &autov1alpha1.Update{Namespace: "apps", Name: "network-1", Labels: stack.Labels}
 	last.Spec.Type, last.Spec.Source = autov1alpha1.UpdateTypeUp, &autov1alpha1.UpdateSource{Digest: "sha256:0"}
-	c, _ := newCluster(last)
+	c, _ := newCluster(last, &autov1alpha1.Workspace{Namespace: "apps", Name: "network"})
 	preview, err := c.previewOf(t.Context(), stack, "")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(preview.Labels).To(Equal(map[string]string{"sharding.fluxcd.io/key": "shard1"}), "without those by which an Update belongs to the Stack or to an Application")
@@ -227,6 +227,8 @@ func TestPreviewOfAFluxSourceNeedsNoUpdate(t *testing.T) {
 	c, _ := newCluster(source)
 	g.Expect(c.previewOf(t.Context(), stack, "")).Error().To(MatchError(ContainSubstring("has no Update to make a preview from")), "nor has it a Workspace")
 	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{}
+	g.Expect(c.previewOf(t.Context(), stack, "")).Error().To(MatchError(ContainSubstring("has no Workspace: its next update creates it")), "nobody would create one for a preview")
+	g.Expect(c.create(t.Context(), &autov1alpha1.Workspace{Namespace: "apps", Name: "network"})).To(Succeed())
 	preview, err := c.previewOf(t.Context(), stack, "")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(preview.Spec.Source).To(And(HaveField("Digest", "sha256:0"), HaveField("Dir", "infra")))
