@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"testing"
+	"testing/synctest"
 
 	. "github.com/onsi/gomega"
+	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -53,6 +55,43 @@ func TestNoLockIsReleasedWhileAnUpdateWorksWithTheState(t *testing.T) {
 			} else {
 				g.Expect(err).NotTo(HaveOccurred())
 			}
+		})
+	}
+}
+
+func TestLocksAreReleasedBetweenTheAttemptsToGetOne(t *testing.T) {
+	update := autov1alpha1.Update{Namespace: "apps", Name: "network-7", Status: autov1alpha1.UpdateStatus{StartTime: new(metav1.Now())}}
+	update.Spec.WorkspaceName, update.Spec.Type = "network", autov1alpha1.UpdateTypeUp
+	const released, runs = `the Stack "network" has no Workspace`, "update network-7 of the Stack \"network\" is running"
+	for name, test := range map[string]struct {
+		reason  string
+		running []bool // at each look
+		says    string
+	}{
+		"nothing runs":                        {pulumiv1.UpdateConflictReason, []bool{false}, released},
+		"an attempt, which ends":              {pulumiv1.UpdateConflictReason, []bool{true, true, false}, released},
+		"another attempt during the question": {pulumiv1.UpdateConflictReason, []bool{false, true, false}, released},
+		"an attempt that does not end":        {pulumiv1.UpdateConflictReason, []bool{true}, runs},
+		"an update that has the lock":         {pulumiv1.NotReadyInProgressReason, []bool{true, false}, runs},
+		"one that has got it meanwhile":       {pulumiv1.NotReadyInProgressReason, []bool{false, true, false}, runs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stack := &pulumiv1.Stack{Namespace: "apps", Name: "network"}
+				stack.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: test.reason, Message: "locked"}}
+				c, _ := newCluster(stack)
+				c.client = interceptor.NewClient(c.client, interceptor.Funcs{
+					List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+						if test.running[0] {
+							list.(*autov1alpha1.UpdateList).Items = []autov1alpha1.Update{update}
+						}
+						test.running = test.running[min(1, len(test.running)-1):]
+						return nil
+					},
+				})
+				s, _ := newSession(nil)
+				NewWithT(t).Expect(s.unlockStack(t.Context(), &cobra.Command{}, c, stack, true)).To(MatchError(ContainSubstring(test.says)))
+			})
 		})
 	}
 }
