@@ -10,6 +10,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,6 +21,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/migrate/newfields"
+	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -149,6 +152,14 @@ func TestLeftoversAreListedWithTheCommandsThatRemoveThem(t *testing.T) {
 		ContainSubstring("kubectl annotate stacks.pulumi.com --all --all-namespaces "),
 		ContainSubstring("kubectl delete customresourcedefinitions --ignore-not-found approvals.auto.pulumi.com stackrollouts.auto.pulumi.com\n"),
 	))
+	lease := &coordinationv1.Lease{Namespace: s.namespace, Name: shard.Lease("")}
+	s.Expect(admin.Create(s.ctx, lease)).To(Succeed())
+	everywhere.Reset()
+	whole.ControllerNamespace = ""
+	s.Expect(whole.sayLeftovers(s.ctx)).To(Succeed())
+	s.Expect(everywhere.String()).To(ContainSubstring("kubectl delete networkpolicies --namespace "+s.namespace+" "), "its Deployment is gone")
+	s.Expect(admin.Delete(s.ctx, lease)).To(Succeed())
+
 	out, err := s.run(dryRun)
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(out).To(ContainSubstring("# Secret " + s.namespace + "/app-workspace-rpc\n"))
@@ -165,6 +176,15 @@ func TestLeftoversAreListedWithTheCommandsThatRemoveThem(t *testing.T) {
 	secrets := &corev1.SecretList{}
 	s.Expect(admin.List(s.ctx, secrets, client.InNamespace(s.namespace))).To(Succeed())
 	s.Expect(secrets.Items).To(HaveLen(2))
+}
+
+func TestWhatStaysOfAnInstallationIsFoundWithoutItsDeployment(t *testing.T) {
+	g := NewWithT(t)
+	deployment := appsv1.Deployment{Namespace: "platform"}
+	lease := coordinationv1.Lease{Namespace: "flux-system"}
+	g.Expect(namespacesOf([]appsv1.Deployment{deployment, deployment}, []coordinationv1.Lease{lease})).To(Equal([]string{"flux-system", "platform"}))
+	g.Expect(namespacesOf(nil, []coordinationv1.Lease{lease})).To(Equal([]string{"flux-system"}))
+	g.Expect(namespacesOf(nil, nil)).To(Equal([]string{"NAMESPACE"}))
 }
 
 // TestEverythingThatIsInstalledIsRemoved compares the commands with the manifests.

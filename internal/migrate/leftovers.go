@@ -56,18 +56,14 @@ func (h *handBack) sayLeftovers(ctx context.Context) error {
 		return err
 	}
 	h.sayInstallers(deployments)
-	namespaces := []string{h.ControllerNamespace}
-	if h.ControllerNamespace == "" {
-		namespaces = nil
-		for i := range deployments {
-			namespaces = append(namespaces, deployments[i].Namespace)
-		}
-		slices.Sort(namespaces)
-		namespaces = slices.Compact(namespaces)
-	}
 	leases := &coordinationv1.LeaseList{}
 	if err := h.Client.List(ctx, leases, client.InNamespace(h.ControllerNamespace)); err != nil {
 		return fmt.Errorf("list the leases of the controllers: %w", err)
+	}
+	leases.Items = slices.DeleteFunc(leases.Items, func(lease coordinationv1.Lease) bool { return !shard.IsLease(lease.Name) })
+	namespaces := []string{h.ControllerNamespace}
+	if h.ControllerNamespace == "" {
+		namespaces = namespacesOf(deployments, leases.Items)
 	}
 	for _, command := range installation {
 		if !strings.Contains(command, "%s") {
@@ -79,11 +75,24 @@ func (h *handBack) sayLeftovers(ctx context.Context) error {
 		}
 	}
 	for i := range leases.Items {
-		if lease := &leases.Items[i]; shard.IsLease(lease.Name) {
-			fmt.Fprintf(h.Out, "kubectl delete leases --namespace %s --ignore-not-found %s\n", lease.Namespace, lease.Name)
-		}
+		fmt.Fprintf(h.Out, "kubectl delete leases --namespace %s --ignore-not-found %s\n", leases.Items[i].Namespace, leases.Items[i].Name)
 	}
 	return nil
+}
+
+// namespacesOf returns the namespaces in which controllers run or ran. If nothing says which, it returns a placeholder for the user to replace.
+func namespacesOf(deployments []appsv1.Deployment, leases []coordinationv1.Lease) (namespaces []string) {
+	for i := range deployments {
+		namespaces = append(namespaces, deployments[i].Namespace)
+	}
+	for i := range leases {
+		namespaces = append(namespaces, leases[i].Namespace)
+	}
+	if len(namespaces) == 0 {
+		return []string{"NAMESPACE"}
+	}
+	slices.Sort(namespaces)
+	return slices.Compact(namespaces)
 }
 
 // sayInstallers prints how to remove what installed the controller, or that nobody knows.

@@ -18,8 +18,8 @@ import (
 // maxLease bounds how long a lease is watched, whatever it says.
 const maxLease = 2 * time.Minute
 
-// requireStoppedController fails while a Deployment of a controller has replicas, or a controller, also one of a shard, renews its lease: it would take the objects back at once. When all
-// objects are handed back, it does not matter where the controller runs.
+// requireStoppedController fails while a Deployment of a controller has replicas, or a controller, also one of a shard, renews its lease: it would
+// take the objects back at once. When all objects are handed back, it does not matter where the controller runs.
 //
 // A controller that ends gives its lease up. One that was killed leaves it as it is, so a lease that is held is watched for as long as it lasts.
 // Its times are not compared with the clock of this machine, which may be another one.

@@ -48,7 +48,7 @@ func rights() []right {
 		{verb: "patch", group: stacks, resource: "stacks", needs: "reconcile, suspend, resume and cancel"},
 		{verb: "list", group: stacks, resource: "programs", needs: "get"},
 		{verb: "list", group: auto, resource: "workspaces", needs: "get"},
-		{verb: "get", group: auto, resource: "workspaces", needs: "tree, explain, logs, unlock and state"},
+		{verb: "get", group: auto, resource: "workspaces", needs: "tree, explain, diff, logs, unlock and state"},
 		{verb: "list", group: auto, resource: "updates", needs: "get, tree, unlock and state import"},
 		{verb: "get", group: auto, resource: "updates", needs: "progress, explain and logs"},
 		{verb: "create", group: auto, resource: "updates", needs: "diff"},
@@ -149,7 +149,7 @@ func (s *session) checkDefinitions(ctx context.Context, c *cluster) (missing []s
 		lacks := missingFields(schemas(found), schemas(definition), "")
 		switch {
 		case len(lacks) == 0:
-		case s.isOfAnotherVersion(ctx, c):
+		case !s.runsThisVersion(ctx, c):
 			s.log.Warning("%s lacks %s, which version %s of the controller has", definition.GetName(), shorten(lacks), s.Version)
 		default:
 			s.log.Failure("%s is older than the controller, or the operator's: it lacks %s. Apply crds.yaml of the release", definition.GetName(), shorten(lacks))
@@ -159,8 +159,9 @@ func (s *session) checkDefinitions(ctx context.Context, c *cluster) (missing []s
 	return missing
 }
 
-// isOfAnotherVersion reports whether a controller runs whose image has another tag than the version of this program.
-func (s *session) isOfAnotherVersion(ctx context.Context, c *cluster) bool {
+// runsThisVersion reports whether a controller is known to have the version of this program, by the tag of its image. One that is named by its digest
+// alone, or that the user may not see, may have another one.
+func (s *session) runsThisVersion(ctx context.Context, c *cluster) bool {
 	found := &appsv1.DeploymentList{}
 	if err := c.list(ctx, found); err != nil {
 		return false
@@ -168,7 +169,7 @@ func (s *session) isOfAnotherVersion(ctx context.Context, c *cluster) bool {
 	return slices.ContainsFunc(found.Items, func(deployment appsv1.Deployment) bool {
 		image, _, _ := strings.Cut(imageOf(&deployment), "@")
 		tag, tagged := strings.CutPrefix(image, repositoryOf(image)+":")
-		return isOurs(&deployment) && tagged && tag != s.Version
+		return isOurs(&deployment) && tagged && tag == s.Version
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,7 +44,8 @@ func (s *session) diff() *cobra.Command {
 		Use: "stack NAME", Short: "Show what an update of a Stack would change",
 		Long: "Show which resources an update of a Stack would change, with the revision that its source has now or with that of\n" +
 			"another source of the namespace, such as a GitRepository for a pull request. It creates an Update of type preview in\n" +
-			"the Workspace of the Stack, and deletes it at the end. It also works for a suspended Stack, but not for one that was never updated.",
+			"the Workspace of the Stack, and deletes it at the end. It also works for a suspended Stack, but not for one\n" +
+			"that was never updated, or whose Workspace is removed after each update.",
 		Example: fmt.Sprintf("  %[1]s diff stack network\n  %[1]s diff stack network --source GitRepository/pull-request-42", invocation(s.Program)),
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
@@ -120,6 +122,10 @@ func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from str
 		ran = found[last].Spec.Source
 	case stack.Spec.FluxSource == nil || stack.Status.LastUpdate == nil: // there is no Workspace before the first one
 		return nil, fmt.Errorf("the Stack %q has no Update to make a preview from: request an update, or set spec.approval or spec.preview to see what it would do", stack.Name)
+	}
+	// Nobody creates a Workspace for an Update that is not the Stack's. A user who may not read it is not told.
+	if err := c.read(ctx, client.ObjectKeyFromObject(stack), &autov1alpha1.Workspace{}); apierrors.IsNotFound(err) {
+		return nil, noWorkspace(stack)
 	}
 	source, err := c.artifactOf(ctx, stack, ran, from)
 	if err != nil {

@@ -40,11 +40,17 @@ exec "$agent" exec --env-file=` + podspec.EnvFile + ` pulumi "$@"`
 	maxComplaint = 4096
 )
 
+// noWorkspace returns the error of a command that needs the Workspace of the Stack.
+func noWorkspace(stack *pulumiv1.Stack) error {
+	return fmt.Errorf("the Stack %q has no Workspace: its next update creates it. With spec.workspaceReclaimPolicy Delete, it is removed after each update; "+
+		"set Retain to keep it", stack.Name)
+}
+
 // pulumi runs the CLI in the Workspace's pod, on the Pulumi stack of the Stack.
 func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reader, out io.Writer, args ...string) error {
 	workspace := &autov1alpha1.Workspace{}
 	if err := c.read(ctx, client.ObjectKeyFromObject(stack), workspace); apierrors.IsNotFound(err) {
-		return fmt.Errorf("the Stack %q has no Workspace: its next update creates it. With workspaceReclaimPolicy Delete, it is removed after each update", stack.Name)
+		return noWorkspace(stack)
 	} else if err != nil {
 		return err
 	}

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"testing"
+	"testing/synctest"
 
 	. "github.com/onsi/gomega"
+	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -53,6 +55,43 @@ func TestNoLockIsReleasedWhileAnUpdateWorksWithTheState(t *testing.T) {
 			} else {
 				g.Expect(err).NotTo(HaveOccurred())
 			}
+		})
+	}
+}
+
+func TestLocksAreReleasedBetweenTheAttemptsToGetOne(t *testing.T) {
+	update := autov1alpha1.Update{Namespace: "apps", Name: "network-7", Status: autov1alpha1.UpdateStatus{StartTime: new(metav1.Now())}}
+	update.Spec.WorkspaceName, update.Spec.Type = "network", autov1alpha1.UpdateTypeUp
+	const released, runs = `the Stack "network" has no Workspace`, "update network-7 of the Stack \"network\" is running"
+	for name, test := range map[string]struct {
+		reason  string
+		running []bool // at each look
+		says    string
+	}{
+		"nothing runs":                        {pulumiv1.UpdateConflictReason, []bool{false}, released},
+		"an attempt, which ends":              {pulumiv1.UpdateConflictReason, []bool{true, true, false}, released},
+		"another attempt during the question": {pulumiv1.UpdateConflictReason, []bool{false, true, false}, released},
+		"an attempt that does not end":        {pulumiv1.UpdateConflictReason, []bool{true}, runs},
+		"an update that has the lock":         {pulumiv1.NotReadyInProgressReason, []bool{true, false}, runs},
+		"one that has got it meanwhile":       {pulumiv1.NotReadyInProgressReason, []bool{false, true, false}, runs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stack := &pulumiv1.Stack{Namespace: "apps", Name: "network"}
+				stack.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: test.reason, Message: "locked"}}
+				c, _ := newCluster(stack)
+				c.client = interceptor.NewClient(c.client, interceptor.Funcs{
+					List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+						if test.running[0] {
+							list.(*autov1alpha1.UpdateList).Items = []autov1alpha1.Update{update}
+						}
+						test.running = test.running[min(1, len(test.running)-1):]
+						return nil
+					},
+				})
+				s, _ := newSession(nil)
+				NewWithT(t).Expect(s.unlockStack(t.Context(), &cobra.Command{}, c, stack, true)).To(MatchError(ContainSubstring(test.says)))
+			})
 		})
 	}
 }
@@ -187,8 +226,7 @@ func TestDefinitionsOfAnEarlierVersionAreNoticed(t *testing.T) {
 	}
 	g.Expect(unstructured.SetNestedSlice(stacks.Object, versions, "spec", "versions")).To(Succeed())
 	g.Expect(c.client.Update(t.Context(), stacks)).To(Succeed())
-	g.Expect(s.checkDefinitions(t.Context(), c)).To(ConsistOf("stacks.pulumi.com lacks fields"))
-	g.Expect(log.String()).To(And(ContainSubstring("it lacks .v1.spec.dependsOn[].namespace; .v1.status.plan; .v1alpha1"), Not(ContainSubstring(".v1.status.plan."))))
+	g.Expect(s.checkDefinitions(t.Context(), c)).To(BeEmpty(), "nothing is known of the controller")
 
 	// A newer program says so, and the installation is whole.
 	g.Expect(appsv1.AddToScheme(scheme)).To(Succeed())
@@ -200,7 +238,11 @@ func TestDefinitionsOfAnEarlierVersionAreNoticed(t *testing.T) {
 	g.Expect(s.checkDefinitions(t.Context(), c)).To(BeEmpty())
 	g.Expect(log.String()).To(ContainSubstring("which version v0.2.0 of the controller has"))
 	s.Version = "v0.1.0"
-	g.Expect(s.checkDefinitions(t.Context(), c)).To(HaveLen(1))
+	g.Expect(s.checkDefinitions(t.Context(), c)).To(ConsistOf("stacks.pulumi.com lacks fields"))
+	g.Expect(log.String()).To(And(ContainSubstring("it lacks .v1.spec.dependsOn[].namespace; .v1.status.plan; .v1alpha1"), Not(ContainSubstring(".v1.status.plan."))))
+	deployment.Spec.Template.Spec.Containers[0].Image = "mirror.example.com/stack-controller@sha256:0"
+	g.Expect(c.client.Update(t.Context(), deployment)).To(Succeed())
+	g.Expect(s.checkDefinitions(t.Context(), c)).To(BeEmpty(), "a digest alone says nothing of the version")
 }
 
 func TestPreviewHasTheLabelsOfTheShardOfItsStack(t *testing.T) {
@@ -209,7 +251,7 @@ func TestPreviewHasTheLabelsOfTheShardOfItsStack(t *testing.T) {
 		"sharding.fluxcd.io/key": "shard1", "app.kubernetes.io/instance": "fleet", pulumiv1.StackNameLabel: "network", pulumiv1.ComponentLabel: pulumiv1.ComponentStack}}
 	last := &autov1alpha1.Update{Namespace: "apps", Name: "network-1", Labels: stack.Labels}
 	last.Spec.Type, last.Spec.Source = autov1alpha1.UpdateTypeUp, &autov1alpha1.UpdateSource{Digest: "sha256:0"}
-	c, _ := newCluster(last)
+	c, _ := newCluster(last, &autov1alpha1.Workspace{Namespace: "apps", Name: "network"})
 	preview, err := c.previewOf(t.Context(), stack, "")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(preview.Labels).To(Equal(map[string]string{"sharding.fluxcd.io/key": "shard1"}), "without those by which an Update belongs to the Stack or to an Application")
@@ -227,6 +269,8 @@ func TestPreviewOfAFluxSourceNeedsNoUpdate(t *testing.T) {
 	c, _ := newCluster(source)
 	g.Expect(c.previewOf(t.Context(), stack, "")).Error().To(MatchError(ContainSubstring("has no Update to make a preview from")), "nor has it a Workspace")
 	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{}
+	g.Expect(c.previewOf(t.Context(), stack, "")).Error().To(MatchError(ContainSubstring("has no Workspace: its next update creates it")), "nobody would create one for a preview")
+	g.Expect(c.create(t.Context(), &autov1alpha1.Workspace{Namespace: "apps", Name: "network"})).To(Succeed())
 	preview, err := c.previewOf(t.Context(), stack, "")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(preview.Spec.Source).To(And(HaveField("Digest", "sha256:0"), HaveField("Dir", "infra")))

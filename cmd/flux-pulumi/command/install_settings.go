@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -12,12 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	smdvalue "sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
 // The fields of the Deployment that need more than their name.
@@ -74,76 +73,66 @@ func (c *cluster) checkSettings(ctx context.Context, objects []*unstructured.Uns
 	return nil
 }
 
-// fieldsOfOthers returns the fields of the specification that others have set, and that would have other values when the object was applied.
-func (c *cluster) fieldsOfOthers(ctx context.Context, object, present *unstructured.Unstructured) ([]string, error) {
+// fieldsOfOthers returns the fields of the specification that others have set, and that would have other values when the object was applied. Fields
+// that this program has set, too, are its own. Nobody owns the defaults of the API server.
+func (c *cluster) fieldsOfOthers(ctx context.Context, object, present *unstructured.Unstructured) (fields []string, _ error) {
 	after := object.DeepCopy()
-	if err := c.apply(ctx, after, client.DryRunAll); err != nil {
+	switch err := c.apply(ctx, after, client.DryRunAll); {
+	case err == nil:
+	case temporary(err):
+		return nil, err
+	default:
 		return nil, nil // what is against it is found when all is tried
 	}
-	own, err := ownedFields(present, fieldOwner)
-	if err != nil {
-		return nil, err
+	own, others := &fieldpath.Set{}, &fieldpath.Set{}
+	for _, entry := range present.GetManagedFields() {
+		if entry.FieldsV1 == nil {
+			continue
+		}
+		set := &fieldpath.Set{}
+		if err := set.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())); err != nil {
+			return nil, fmt.Errorf("read who owns the fields of %s: %w", present.GetName(), err)
+		}
+		if entry.Manager == fieldOwner {
+			own = own.Union(set)
+		} else {
+			others = others.Union(set)
+		}
 	}
-	fields := changed(present.Object["spec"], after.Object["spec"], ".spec")
-	return slices.DeleteFunc(fields, func(field string) bool { return own[field] }), nil
+	spec := fieldpath.PathElement{FieldName: new("spec")}
+	others.WithPrefix(spec).Leaves().Difference(own.WithPrefix(spec)).Iterate(func(path fieldpath.Path) {
+		if !equality.Semantic.DeepEqual(valueAt(present.Object["spec"], path), valueAt(after.Object["spec"], path)) {
+			fields = append(fields, ".spec"+path.String())
+		}
+	})
+	return fields, nil
 }
 
-// changed returns the fields below the path that have another value afterwards, or none, named as those of the API server.
-func changed(before, after any, path string) (fields []string) {
-	switch before := before.(type) {
-	case map[string]any:
-		after, _ := after.(map[string]any)
-		for _, name := range slices.Sorted(maps.Keys(before)) {
-			fields = append(fields, changed(before[name], after[name], path+"."+name)...)
-		}
-		return fields
-	case []any:
-		for i := range before {
-			name, _, _ := unstructured.NestedString(asMap(before[i]), "name")
-			if name == "" {
-				break // a list that is one value
+// valueAt returns the value of a field; nil if there is none.
+func valueAt(value any, path fieldpath.Path) any {
+	for _, element := range path {
+		switch {
+		case element.FieldName != nil:
+			value = asMap(value)[*element.FieldName]
+		case element.Key != nil:
+			items, _ := value.([]any)
+			found := slices.IndexFunc(items, func(item any) bool {
+				return !slices.ContainsFunc(*element.Key, func(key smdvalue.Field) bool {
+					return !smdvalue.Equals(key.Value, smdvalue.NewValueInterface(asMap(item)[key.Name]))
+				})
+			})
+			if found < 0 {
+				return nil
 			}
-			same := slices.IndexFunc(asList(after), func(item any) bool { return asMap(item)["name"] == name })
-			if same < 0 {
-				fields = append(fields, fmt.Sprintf("%s[name=%q]", path, name))
-				continue
-			}
-			fields = append(fields, changed(before[i], asList(after)[same], fmt.Sprintf("%s[name=%q]", path, name))...)
-			if i == len(before)-1 {
-				return fields
-			}
+			value = items[found]
 		}
 	}
-	if equality.Semantic.DeepEqual(before, after) {
-		return nil
-	}
-	return []string{path}
+	return value
 }
 
 func asMap(value any) map[string]any {
 	found, _ := value.(map[string]any)
 	return found
-}
-
-func asList(value any) []any {
-	found, _ := value.([]any)
-	return found
-}
-
-// ownedFields returns the fields that the manager owns, as the API server names them in conflicts.
-func ownedFields(object metav1.Object, manager string) (map[string]bool, error) {
-	fields := map[string]bool{}
-	for _, entry := range object.GetManagedFields() {
-		if entry.Manager != manager || entry.FieldsV1 == nil {
-			continue
-		}
-		set := &fieldpath.Set{}
-		if err := set.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())); err != nil {
-			return nil, fmt.Errorf("read who owns the fields of %s: %w", object.GetName(), err)
-		}
-		set.Iterate(func(path fieldpath.Path) { fields[path.String()] = true })
-	}
-	return fields, nil
 }
 
 // settings replaces the arguments by the names of the flags that would be lost, and leaves out the images, which each version has of its own. It adds

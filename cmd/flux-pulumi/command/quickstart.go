@@ -90,7 +90,7 @@ func (s *session) beginQuickstart(ctx context.Context, c *cluster, image string,
 			return err
 		}
 	}
-	stack, err := s.awaitStack(ctx, c, c.key(quickstartName), timeout, "", "")
+	stack, err := s.awaitStack(ctx, c, &pulumiv1.Stack{Namespace: quickstartNamespace, Name: quickstartName}, timeout, "")
 	if err != nil {
 		return err
 	}

@@ -48,12 +48,11 @@ func (s *session) reconcileStack(ctx context.Context, c *cluster, stack *pulumiv
 			return err
 		}
 	}
-	before := stack.DeepCopy()
 	request, err := s.request(ctx, c, stack)
 	if err != nil {
 		return err
 	}
-	return s.finish(ctx, c, before, request, options)
+	return s.finish(ctx, c, stack, request, options)
 }
 
 // request asks the controller of an object to reconcile it. It returns the value that the status has as soon as the controller has seen the
@@ -72,13 +71,13 @@ func (s *session) request(ctx context.Context, c *cluster, object client.Object)
 	return request, nil
 }
 
-// finish waits until the Stack has done what the request asks for, and logs the result.
-func (s *session) finish(ctx context.Context, c *cluster, before *pulumiv1.Stack, request string, options waiting) error {
+// finish waits until the Stack, as the API server returned it for the request, has done what that asks for, and logs the result.
+func (s *session) finish(ctx context.Context, c *cluster, asked *pulumiv1.Stack, request string, options waiting) error {
 	if !options.wait {
 		return nil
 	}
-	s.log.Waiting("waiting for Stack %s", before.Name)
-	stack, err := s.awaitStack(ctx, c, client.ObjectKeyFromObject(before), options.timeout, request, nameOfLast(before))
+	s.log.Waiting("waiting for Stack %s", asked.Name)
+	stack, err := s.awaitStack(ctx, c, asked, options.timeout, request)
 	if err != nil {
 		return err
 	}

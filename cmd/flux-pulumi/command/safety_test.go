@@ -147,7 +147,7 @@ func TestARequestOfSomebodyElseEndsTheWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			done, err := reached(test.stack, test.request, "")
+			done, err := reached(test.stack, &pulumiv1.Stack{}, test.request, 0)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(done).To(Equal(test.want))
 		})

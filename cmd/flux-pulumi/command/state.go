@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -17,6 +18,9 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
+
+// attemptTimeout is how long an Update is waited for that tries to get a lock. An attempt takes less than half of it.
+const attemptTimeout = 30 * time.Second
 
 func (s *session) state() *cobra.Command {
 	return group("state", "Save and restore the state of a stack", s.exportState(), s.importState())
@@ -111,46 +115,93 @@ func (s *session) unlock() *cobra.Command {
 			"gone. The locks of processes that the controller started are released by itself.",
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
-		if err := c.refuseRunning(ctx, stack); err != nil {
-			return err
-		}
-		if err := s.confirmUnlock(ctx, cmd, stack, yes); err != nil {
-			return err
-		}
-		if err := c.refuseRunning(ctx, stack); err != nil { // one may have started meanwhile
-			return err
-		}
-		if err := c.pulumi(ctx, stack, nil, io.Discard, "cancel", "--yes"); err != nil {
-			return err
-		}
-		s.log.Success("locks of %s released; '%s reconcile stack %s' tries again at once", stack.Spec.Stack, invocation(s.Program), stack.Name)
-		return nil
+		return s.unlockStack(ctx, cmd, c, stack, yes)
 	})
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask.")
 	return group("unlock", "Release a lock", cmd)
 }
 
+func (s *session) unlockStack(ctx context.Context, cmd *cobra.Command, c *cluster, stack *pulumiv1.Stack, yes bool) error {
+	if err := s.awaitAttempt(ctx, c, stack); err != nil {
+		return err
+	}
+	if err := s.confirmUnlock(ctx, cmd, stack, yes); err != nil {
+		return err
+	}
+	if err := s.awaitAttempt(ctx, c, stack); err != nil { // one may have started meanwhile
+		return err
+	}
+	if err := c.pulumi(ctx, stack, nil, io.Discard, "cancel", "--yes"); err != nil {
+		return err
+	}
+	s.log.Success("locks of %s released; '%s reconcile stack %s' tries again at once", stack.Spec.Stack, invocation(s.Program), stack.Name)
+	return nil
+}
+
+// awaitAttempt is refuseRunning that waits for an Update which only tries to get the lock: as long as the Stack shows that it is locked, the running
+// one has not got it, and ends soon.
+func (s *session) awaitAttempt(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+	running := ""
+	err := s.await(ctx, attemptTimeout, "the end of the attempt to get the lock", func(ctx context.Context) (progress, error) {
+		if err := c.read(ctx, client.ObjectKeyFromObject(stack), stack); err != nil {
+			return progress{}, err
+		}
+		found, err := c.runningUpdate(ctx, stack)
+		if err != nil {
+			return progress{}, err
+		}
+		running = found
+		return progress{state: "waiting for update " + running + ", which tries to get the lock", done: running == "" || !isLocked(stack)}, nil
+	})
+	if _, late := errors.AsType[failure](err); err != nil && (running == "" || !late) {
+		return err
+	}
+	return runs(stack, running)
+}
+
 // refuseRunning returns an error when an Update works with the state of the Stack, also one that the Stack has not created: it has the lock.
 func (c *cluster) refuseRunning(ctx context.Context, stack *pulumiv1.Stack) error {
+	running, err := c.runningUpdate(ctx, stack)
+	if err != nil {
+		return err
+	}
+	return runs(stack, running)
+}
+
+// runs returns an error if there is a running Update of the Stack.
+func runs(stack *pulumiv1.Stack, running string) error {
+	if running == "" {
+		return nil
+	}
+	return fmt.Errorf("update %s of the Stack %q is running, and has the lock; cancel it instead", running, stack.Name)
+}
+
+// runningUpdate returns the name of an Update that works with the state of the Stack; empty if there is none.
+func (c *cluster) runningUpdate(ctx context.Context, stack *pulumiv1.Stack) (string, error) {
 	list := &autov1alpha1.UpdateList{}
 	if err := c.list(ctx, list, client.InNamespace(stack.Namespace)); err != nil {
-		return err
+		return "", err
 	}
 	for i := range list.Items {
 		update := &list.Items[i]
 		runs := update.HasStarted() || conditions.IsTrue(update, autov1alpha1.UpdateProgressing)
 		if update.Spec.WorkspaceName == stack.Name && update.Spec.Type != autov1alpha1.UpdateTypePreview && runs && !update.IsComplete() {
-			return fmt.Errorf("update %s of the Stack %q is running, and has the lock; cancel it instead", update.Name, stack.Name)
+			return update.Name, nil
 		}
 	}
-	return nil
+	return "", nil
+}
+
+// isLocked reports whether the Stack shows that another process has the lock.
+func isLocked(stack *pulumiv1.Stack) bool {
+	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
+	return condition != nil && condition.Reason == pulumiv1.UpdateConflictReason
 }
 
 // confirmUnlock shows who holds the lock, and asks for confirmation.
 func (s *session) confirmUnlock(ctx context.Context, cmd *cobra.Command, stack *pulumiv1.Stack, yes bool) error {
-	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
-	if condition != nil && condition.Reason == pulumiv1.UpdateConflictReason {
-		s.log.Warning("%s", short(condition.Message))
+	if isLocked(stack) {
+		s.log.Warning("%s", short(conditions.GetMessage(stack, meta.ReadyCondition)))
 	} else {
 		s.log.Warning("the Stack %q does not report a lock", stack.Name)
 	}

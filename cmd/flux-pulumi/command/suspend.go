@@ -118,7 +118,7 @@ func (s *session) resumeStacks(ctx context.Context, c *cluster, found []pulumiv1
 			return err
 		}
 		s.log.Success("Stack resumed")
-		resumed = append(resumed, before)
+		resumed = append(resumed, stack)
 	}
 	var problems []error
 	for _, stack := range resumed {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -95,17 +97,25 @@ func temporary(err error) bool {
 	return !apimeta.IsNoMatchError(err)
 }
 
-// awaitStack waits until the Stack is up to date after the request, and shows the progress of its Update. The wait fails when an Update
-// other than lastUpdate ends without success.
-func (s *session) awaitStack(
-	ctx context.Context, c *cluster, key client.ObjectKey, timeout time.Duration, request, lastUpdate string,
-) (*pulumiv1.Stack, error) {
-	stack := &pulumiv1.Stack{}
+// answerTime is how long a controller has to answer a request. If it finds a Stack Stalled as before, it writes nothing.
+const answerTime = 5 * time.Second
+
+// startsAnother are the reasons of a Stalled Stack whose last update, plan or outputs are the problem: a request starts another update.
+var startsAnother = []string{
+	pulumiv1.UpdateFailedReason, pulumiv1.UpdateConflictReason, pulumiv1.StateUpgradeRequiredReason, pulumiv1.PolicyViolationReason,
+	pulumiv1.ApprovalRequiredReason, pulumiv1.PlanRejectedReason, pulumiv1.OutputsNotWrittenReason, pulumiv1.OutputsConflictReason,
+	pulumiv1.OutputSecretReason, pulumiv1.OutputNotFoundReason, pulumiv1.OutputsTooLargeReason,
+}
+
+// awaitStack waits until the Stack is up to date after the request, and shows the progress of its Update. The Stack is the one that the API server
+// returned for the request. The wait fails when a later Update than its last one ends without success.
+func (s *session) awaitStack(ctx context.Context, c *cluster, asked *pulumiv1.Stack, timeout time.Duration, request string) (*pulumiv1.Stack, error) {
+	stack, key, start := &pulumiv1.Stack{}, client.ObjectKeyFromObject(asked), time.Now()
 	err := s.await(ctx, timeout, fmt.Sprintf("Stack %s", key), func(ctx context.Context) (progress, error) {
 		if err := c.read(ctx, key, stack); err != nil {
 			return progress{}, err
 		}
-		if done, err := reached(stack, request, lastUpdate); done || err != nil {
+		if done, err := reached(stack, asked, request, time.Since(start)); done || err != nil {
 			return progress{done: done}, err
 		}
 		return c.progressOf(ctx, stack), nil
@@ -113,28 +123,30 @@ func (s *session) awaitStack(
 	return stack, err
 }
 
-// reached reports whether the Stack is up to date after the request. It returns an error when the Stack cannot become ready by itself.
-func reached(stack *pulumiv1.Stack, request, lastUpdate string) (bool, error) {
+// reached reports whether the Stack is up to date after the request, which was made the given time ago. It returns an error when the Stack cannot
+// become ready by itself.
+func reached(stack, asked *pulumiv1.Stack, request string, ago time.Duration) (bool, error) {
 	status, last := &stack.Status, stack.Status.LastUpdate
 	condition := apimeta.FindStatusCondition(status.Conditions, meta.ReadyCondition)
 	if stack.Spec.Suspend {
 		return false, failed(exitNotReady, "Stack %q was suspended meanwhile", stack.Name)
 	}
 	stalled := apimeta.FindStatusCondition(status.Conditions, meta.StalledCondition)
-	waits := stalled != nil && stalled.ObservedGeneration == stack.Generation && status.CurrentUpdate == nil
-	// In both cases the request is not handled: what it asks for comes when a window opens, or another Stack shares its outputs.
-	if waits && stalled.Reason == pulumiv1.AccessDeniedReason {
-		return false, failed(exitNotReady, "Stack %q cannot be updated (%s): %s", stack.Name, stalled.Reason, short(stalled.Message))
-	}
-	if waits && stalled.Reason == pulumiv1.WindowClosedReason {
-		return false, failed(exitNotReady, "Stack %q waits for a window (%s): %s", stack.Name, stalled.Reason, short(stalled.Message))
-	}
-	seen := status.ObservedGeneration == stack.Generation && isHandled(status.LastHandledReconcileAt, request, stack)
-	if !seen || status.CurrentUpdate != nil || condition == nil {
+	if !isHandled(status.LastHandledReconcileAt, request, stack) {
+		// A Stack that cannot be updated keeps the request. Its controller writes no status that was decided on before the request.
+		answered := ago >= answerTime || !equality.Semantic.DeepEqual(stack.Status, asked.Status)
+		if answered && stalled != nil && stalled.ObservedGeneration == stack.Generation && status.CurrentUpdate == nil &&
+			!slices.Contains(startsAnother, stalled.Reason) {
+			return false, failed(exitNotReady, "Stack %q cannot be updated now (%s): %s; the request is kept until it can", stack.Name, stalled.Reason,
+				short(stalled.Message))
+		}
 		return false, nil
 	}
-	failedNow := last != nil && last.Name != lastUpdate && last.State == pulumiv1.StackUpdateFailed
-	if failedNow || apimeta.IsStatusConditionTrue(status.Conditions, meta.StalledCondition) {
+	if status.ObservedGeneration != stack.Generation || status.CurrentUpdate != nil || condition == nil {
+		return false, nil
+	}
+	failedNow := last != nil && last.Name != nameOfLast(asked) && last.State == pulumiv1.StackUpdateFailed
+	if failedNow || stalled != nil {
 		return false, failed(exitNotReady, "Stack %q is not ready (%s): %s", stack.Name, condition.Reason, short(condition.Message))
 	}
 	return apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition), nil

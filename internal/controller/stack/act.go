@@ -73,12 +73,10 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 }
 
 // stall marks the Stack as Stalled with what a human has to fix. It records an event when the problem is new or the Stack was edited.
+// What asks for the update is not recorded as handled: it is still to come.
 func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) outcome {
 	shown, reason := conditions.Get(stack, meta.StalledCondition), d.reason
 	known := shown != nil && shown.Reason == reason && shown.Message == d.message && shown.ObservedGeneration == stack.Generation
-	if d.wake == byEdit { // otherwise what was asked for comes without the user, as when another Stack shares its outputs again
-		handleRequests(stack)
-	}
 	markStalled(stack, reason, d.message)
 	if reason == pulumiv1.SpecInvalidReason {
 		reason = eventConfigInvalid

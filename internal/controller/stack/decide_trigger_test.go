@@ -114,6 +114,34 @@ func TestOnlyNewContentRunsAnUpdate(t *testing.T) {
 	})
 }
 
+func TestRequestOfAStalledStackIsStillToCome(t *testing.T) {
+	for name, problem := range map[string]func(*observation){
+		"a spec that is taken back": func(o *observation) { o.specProblem = errors.New("bad") },
+		"a kind that is allowed later": func(o *observation) {
+			o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, permanent: true}
+		},
+		"outputs that are not shared": func(o *observation) {
+			o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, foreign: true}
+		},
+		"a cycle": func(o *observation) {
+			o.dependency = &dependencyProblem{reason: pulumiv1.DependencyCycleReason, permanent: true}
+		},
+		"a source that is allowed later": noSource(&source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			ask := requested(meta.ReconcileRequestAnnotation)
+			o := with(upToDate(), ask, problem)
+			d := decide(*o)
+			g.Expect(d.action).To(Equal(actionStall))
+			(&Reconciler{}).stall(o.stack, d)
+			later := with(upToDate(), ask)
+			later.stack.Status = o.stack.Status
+			g.Expect(decide(*later).action).To(Equal(actionUpdate))
+		})
+	}
+}
+
 // awaitingGitServer is the Stack before its git server has answered for the first time.
 func awaitingGitServer(o *observation) *observation {
 	o.artifact, o.sourceProblem = nil, &source.Problem{Pending: true, Watched: true, Reason: pulumiv1.SourceNotReadyReason}

@@ -30,8 +30,8 @@ type observation struct {
 	// idle is true when the status says that the Workspace is idle, and no Update needs its agent. ready is true when it says that operations can
 	// run.
 	idle, ready bool
-	// current is true when the status is for the last edit.
-	current bool
+	// works is true when the status is for the last edit, and that of an agent that runs: not that of an idle Workspace.
+	works bool
 	// structured is true when the configuration has values that are not text.
 	structured bool
 	// err is the error of the runtime or of the agent; nil when both answered.
@@ -115,10 +115,10 @@ func decide(o observation) decision {
 // tellsNothing reports whether the status should stay as it is. Nobody needs the agent of an idle Workspace: a request that failed for it is only
 // repeated, unless the spec has to be changed. A status that is not ready would end the idleness, and start the pod. Nor does a call say anything
 // that was given up because other agents of the namespace do not answer, or because the API server does not answer: the agent that
-// was ready works without it, unless the Workspace was edited.
+// was ready works without it, unless the Workspace was edited. That of an idle Workspace, which an Update needs, does not: it is to be started.
 func (o observation) tellsNothing() bool {
 	failed := o.err != nil || !o.agent.Ready && !o.agent.Stalled
-	return o.idle && failed || o.ready && (errors.Is(o.err, client.ErrUnasked) || o.current && !o.agent.Ready && isServerBusy(o.err))
+	return o.idle && failed || o.ready && (errors.Is(o.err, client.ErrUnasked) || o.works && !o.agent.Ready && isServerBusy(o.err))
 }
 
 // isServerBusy reports whether the API server does not answer a request now, but may answer the next one.

@@ -47,7 +47,7 @@ var (
 	modelErrors = []error{nil, errors.New("no answer"), agentruntime.ErrNoAgent, &client.Error{Code: codes.Unavailable},
 		&client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}, &client.Error{Kind: client.ErrUnasked}, errServerBusy}
 	modelVersions = []string{"", "nonsense", oldPulumi, supportedPulumi, "v4.0.0"}
-	modelBefore   = []string{"new", "starting", "ready", "failing", "stalled", "deleting", "idle"}
+	modelBefore   = []string{"new", "starting", "ready", "failing", "stalled", "deleting", "idle", "woken"}
 )
 
 // each calls the function for every value.
@@ -86,8 +86,9 @@ func (s *modelState) observe() observation {
 	if s.resting {
 		reason = autov1alpha1.IdleReason
 	}
+	before := s.workspace()
 	o := observation{deleting: s.deleting, pulumiVersion: s.version, structured: s.structured, err: s.err,
-		idle: s.before == "idle", ready: s.before == "idle" || s.before == "ready", current: !s.edited, agent: agentruntime.Status{
+		idle: s.before == "idle", ready: conditions.IsTrue(before, autov1alpha1.WorkspaceReady), works: works(before), agent: agentruntime.Status{
 			Ready: s.ready, Resting: s.resting, Failing: s.failing, Stalled: s.stalled, RetryAfter: s.retryAfter,
 			Reason: reason, Message: "as the runtime says", Address: address,
 		}}
@@ -103,6 +104,7 @@ func (s *modelState) workspace() *autov1alpha1.Workspace {
 	earlier := map[string]observation{"starting": {agent: starting}, "ready": {agent: running, pulumiVersion: supportedPulumi}, "failing": {agent: failed},
 		"stalled": {agent: stalled}, "deleting": {deleting: true}, "idle": {agent: agentruntime.Status{
 			Ready: true, Resting: true, Reason: autov1alpha1.IdleReason, Message: "m"}, pulumiVersion: supportedPulumi}}
+	earlier["woken"] = earlier["idle"] // an Update needs it now
 	if o, found := earlier[s.before]; found {
 		decide(o).apply(workspace)
 	}
@@ -120,7 +122,8 @@ func (s *modelState) broken(d decision, before, after *autov1alpha1.Workspace) (
 		}
 	}
 	needless := s.before == "idle" && (s.err != nil || !s.ready && !s.stalled)
-	unasked := (s.before == "idle" || s.before == "ready") && (errors.Is(s.err, client.ErrUnasked) || errors.Is(s.err, errServerBusy) && !s.ready && !s.edited)
+	unasked := slices.Contains([]string{"idle", "woken", "ready"}, s.before) && errors.Is(s.err, client.ErrUnasked) ||
+		s.before == "ready" && errors.Is(s.err, errServerBusy) && !s.ready && !s.edited
 	unchanged := !s.deleting && (needless || unasked)
 	promise((d.state == stateUnchanged) == unchanged, "a failure that nobody suffers from changes nothing, and starts no pod")
 	if unchanged {

@@ -168,7 +168,7 @@ func TestStatusStaysWhenNothingWasLearnt(t *testing.T) {
 		"idle, no answer of the API server":    {resting, observation{idle: true, ready: true, err: away}, away, 0},
 		"idle, refused by the API server":      {resting, observation{idle: true, ready: true, agent: refused}, nil, time.Minute},
 		"ready, calls to other agents waiting": {running, observation{ready: true, agent: running, err: crowded}, crowded, 0},
-		"ready, the API server is busy":        {running, observation{ready: true, current: true, err: errServerBusy}, errServerBusy, 0},
+		"ready, the API server is busy":        {running, observation{ready: true, works: true, err: errServerBusy}, errServerBusy, 0},
 	} {
 		workspace := &autov1alpha1.Workspace{Generation: 3}
 		decide(observation{agent: tt.was, pulumiVersion: "v3.250.0"}).apply(workspace)

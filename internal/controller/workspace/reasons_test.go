@@ -89,3 +89,17 @@ func TestIdleWorkspaceWhoseVersionOfPulumiMattersIsStarted(t *testing.T) {
 	workspace.Spec.Stacks = []autov1alpha1.WorkspaceStack{{Config: []autov1alpha1.ConfigItem{{Key: "a", Value: &apiextensionsv1.JSON{Raw: []byte("1")}}}}}
 	g.Expect(decided().state).To(Equal(stateFailing), "no longer idle, so its agent starts")
 }
+
+func TestWorkspaceOnlyWorksWithoutTheAPIServerWhereAnAgentRuns(t *testing.T) {
+	g := NewWithT(t)
+	r := &Reconciler{Client: withoutUpdates{}, Runtime: &unreachable{errors: map[string]error{"": errServerBusy}}}
+	workspace := &autov1alpha1.Workspace{Generation: 3}
+	decided := func() decision { return decide(r.ensureAgent(t.Context(), workspace)) }
+	decide(observation{agent: running, pulumiVersion: supportedPulumi}).apply(workspace)
+	g.Expect(decided().state).To(Equal(stateUnchanged))
+	workspace.Generation++
+	g.Expect(decided().state).To(Equal(stateFailing), "it was edited")
+	decide(observation{agent: agentruntime.Status{Ready: true, Resting: true, Reason: autov1alpha1.IdleReason}, pulumiVersion: supportedPulumi}).apply(workspace)
+	g.Expect(decided().state).To(Equal(stateFailing), "an update needs it, and its agent is to be started")
+	g.Expect(decided().message).To(ContainSubstring(errServerBusy.Error()))
+}

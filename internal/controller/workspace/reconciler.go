@@ -131,10 +131,15 @@ func (d decision) hiddenFor(workspace *autov1alpha1.Workspace, now time.Time) ti
 	return left
 }
 
+// works reports whether the status is that of an agent that is ready for operations, as the last edit asks for it.
+func works(workspace *autov1alpha1.Workspace) bool {
+	return conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady) && !isIdle(workspace) && workspace.Status.ObservedGeneration == workspace.Generation
+}
+
 // ensureAgent ensures that there is an agent, and asks for its state.
 func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Workspace) observation {
 	o := observation{deleting: !workspace.DeletionTimestamp.IsZero(), pulumiVersion: workspace.Status.PulumiVersion,
-		structured: structured(workspace), idle: isIdle(workspace), ready: conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady), current: workspace.Status.ObservedGeneration == workspace.Generation}
+		structured: structured(workspace), idle: isIdle(workspace), ready: conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady), works: works(workspace)}
 	if o.deleting {
 		// The agent ends when the object is gone: until then an operation may still run to its end.
 		return o

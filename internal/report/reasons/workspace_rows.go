@@ -162,7 +162,7 @@ var workspaceRows = []Row{
 	},
 	{
 		Reason: "ConnectionFailed", State: Transient,
-		Means: "The pod is ready, but the agent cannot be reached, or the API server did not answer while the Workspace was edited or not ready. The message says which.",
+		Means: "The pod is ready, but the agent cannot be reached, or the API server did not answer while the Workspace was edited, not ready, or needed again after it was idle. The message says which.",
 		When:  "with backoff, up to `--max-retry-delay` (15 minutes)",
 		Todo:  "See [network](guides/troubleshooting.md#network). To retry at once, delete the pod.",
 		Tests: []string{"workspace.TestAgentThatCannotBeReachedOrRefusesIsReported"},

@@ -274,12 +274,24 @@ func TestInstallTakesNoSettingsOfAnOverlayAway(t *testing.T) {
 	install := installer(t, cp)
 	_, err = cp.Kubectl(ctx, "create", "namespace", "flux-system")
 	g.Expect(err).NotTo(HaveOccurred())
-	apply := func(overlay string) {
+	apply := func(overlay string, options ...string) {
 		dir := kustomization(t, "resources: [repository/config/default]\n"+overlay)
-		output, err := cp.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "--kustomize="+dir)
+		output, err := cp.Kubectl(ctx, append(options, "apply", "--server-side", "--force-conflicts", "--kustomize="+dir)...)
 		g.Expect(err).NotTo(HaveOccurred(), output)
 	}
 	const applied, lost = "objects are applied", "the installation has other settings, which this would take away: "
+
+	apply(`patches:
+- target: {kind: Deployment}
+  patch: |
+    - {op: replace, path: /spec/template/spec/containers/0/ports/1/containerPort, value: 9441}
+    - {op: replace, path: /spec/template/spec/containers/0/volumeMounts/0/mountPath, value: /files}
+    - {op: remove, path: /spec/template/spec/containers/0/imagePullPolicy}
+- target: {kind: NetworkPolicy, name: stack-controller-egress}
+  patch: |
+    - {op: add, path: /spec/podSelector/matchLabels/earlier, value: "true"}
+`, "--field-manager=flux-pulumi")
+	g.Expect(install()).To(ContainSubstring(applied), "an earlier version that this program has installed, with the defaults of the API server")
 
 	apply("")
 	g.Expect(install()).To(ContainSubstring(applied), "install.yaml as it is")
