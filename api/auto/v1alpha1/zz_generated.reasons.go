@@ -124,7 +124,7 @@ const (
 	NodeLostReason = "NodeLost"
 	// InitializationFailedReason (waiting or Stalled): The process runtime cannot start an agent; Stalled after five attempts, and attempts continue. Or the last operation, which the message names, could not select or configure its stack; Stalled, and the next operation still runs.
 	InitializationFailedReason = "InitializationFailed"
-	// ConnectionFailedReason (transient): The pod is ready, but the agent cannot be reached, or the API server did not answer while the Workspace was edited or not ready. The message says which.
+	// ConnectionFailedReason (transient): The pod is ready, but the agent cannot be reached, or the API server did not answer while the Workspace was edited, not ready, or needed again after it was idle. The message says which.
 	ConnectionFailedReason = "ConnectionFailed"
 	// UnauthenticatedReason (waiting or Stalled): The agent rejects the token of the controller. Or the backend rejected the credentials of the last operation, which the message names; Stalled, and the next operation still runs.
 	UnauthenticatedReason = "Unauthenticated"

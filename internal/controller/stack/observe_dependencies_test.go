@@ -288,11 +288,9 @@ func TestStackMayHaveABoundedNumberOfDependencies(t *testing.T) {
 func TestStackIsNotWokenByWhatItMayNotUse(t *testing.T) {
 	g := NewWithT(t)
 	stack := &pulumiv1.Stack{Namespace: "evil", Name: "s"}
-	for _, reference := range []pulumiv1.DependencyReference{
+	stack.Spec.DependsOn = []pulumiv1.DependencyReference{
 		{Namespace: "team", Name: "app", ReadyExpr: "true"},
 		{APIVersion: "kustomize.toolkit.fluxcd.io/v1", Kind: "Kustomization", Namespace: "team", Name: "app"},
-	} {
-		stack.Spec.DependsOn = append(stack.Spec.DependsOn, reference)
 	}
 	for _, index := range []string{dependencyIndex, readyExprIndex, objectsIndex} {
 		g.Expect((&Reconciler{}).stackIndexes()[index](stack)).To(BeEmpty(), index)

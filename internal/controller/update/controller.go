@@ -257,7 +257,7 @@ func (r *Reconciler) updatesOfWorkspace(ctx context.Context, object ctrlclient.O
 	}
 	updates, err := r.updatesOf(ctx, object.GetNamespace(), name)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "cannot find the updates to reconcile")
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the updates to reconcile", "namespace", object.GetNamespace())
 	}
 	return nextOf(updates, maxWoken)
 }

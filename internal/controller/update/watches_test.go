@@ -104,7 +104,9 @@ func TestOfTheUpdatesThatWaitForAWorkspaceOnlyTheNextOnesLookAgain(t *testing.T)
 	})
 	add("started", 0, func(update *autov1alpha1.Update) { update.Status.StartTime = new(metav1.Now()) })
 	add("deleted", 0, func(update *autov1alpha1.Update) { update.DeletionTimestamp = new(metav1.Now()) })
-	add("cancelled", 0, func(update *autov1alpha1.Update) { update.Annotations = map[string]string{pulumiv1.CancelUpdateAnnotation: "true"} })
+	add("cancelled", 0, func(update *autov1alpha1.Update) {
+		update.Annotations = map[string]string{pulumiv1.CancelUpdateAnnotation: "true"}
+	})
 	names := func(limit int) (names []string) {
 		for _, request := range nextOf(updates, limit) {
 			names = append(names, request.Name)
