@@ -141,7 +141,7 @@ func grouped(number int64) string {
 
 func TestLimitsOnCountsAreThoseOfTheCode(t *testing.T) {
 	g := NewWithT(t)
-	code := &packages{t: t}
+	code := &packages{t: t, known: map[string]*types.Package{}}
 	for _, row := range limits {
 		if strings.HasPrefix(row.code, "api/") {
 			g.Expect(markerOf(t, row.code)).To(Equal(row.value), row.code)
@@ -161,7 +161,10 @@ const module = "github.com/stack-controller/stack-controller/"
 
 // packages type-checks packages of the repository as far as their constants need it: without bodies of functions, and without packages of
 // other modules.
-type packages struct{ t *testing.T }
+type packages struct {
+	t     *testing.T
+	known map[string]*types.Package
+}
 
 // Import implements types.Importer.
 func (p *packages) Import(path string) (*types.Package, error) {
@@ -174,10 +177,14 @@ func (p *packages) Import(path string) (*types.Package, error) {
 
 // in returns the package in the directory.
 func (p *packages) in(directory string) *types.Package {
+	if known := p.known[directory]; known != nil {
+		return known
+	}
 	files := token.NewFileSet()
 	config := types.Config{IgnoreFuncBodies: true, Importer: p, Error: func(error) {}}
 	// The errors are about packages of other modules.
 	checked, _ := config.Check(module+directory, files, parseCode(p.t, files, directory), nil)
+	p.known[directory] = checked
 	return checked
 }
 
