@@ -194,7 +194,7 @@ func (s *system) findsAKindThatComesLater(t *testing.T) {
 	g := NewWithT(t)
 	w := s.start(t, "", nil)
 	read := func() error {
-		_, err := w.Read(t.Context(), Key{widgets, "default", "a"})
+		_, err := w.Read(t.Context(), "default", Key{widgets, "default", "a"})
 		return err
 	}
 	g.Expect(read()).To(MatchError(&Problem{Message: "cannot be read: the cluster has no kind Widget in example.com/v1; install its CustomResourceDefinition"}))
@@ -212,7 +212,7 @@ func (s *system) sharesRequests(t *testing.T) {
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
-			answer, err := w.Read(t.Context(), keyOf(widget))
+			answer, err := w.Read(t.Context(), "default", keyOf(widget))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(answer.Object.UID).To(Equal(widget.GetUID()))
 		})
@@ -227,7 +227,7 @@ func (s *system) readsOnlyWhatChanged(t *testing.T) {
 	w := s.start(t, "", nil)
 	widget := s.create(t, s.namespace(t), "a")
 	read := func() Answer {
-		answer, err := w.Read(t.Context(), keyOf(widget))
+		answer, err := w.Read(t.Context(), "default", keyOf(widget))
 		g.Expect(err).NotTo(HaveOccurred())
 		return answer
 	}
@@ -250,7 +250,7 @@ func (s *system) readsOnlyWhatChanged(t *testing.T) {
 	// The same object in another version.
 	key := keyOf(widget)
 	key.Version = "v2"
-	other, err := w.Read(t.Context(), key)
+	other, err := w.Read(t.Context(), "default", key)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(other.Object.APIVersion).To(Equal("example.com/v2"))
 	g.Expect(other.Watched).To(BeTrue())
@@ -271,7 +271,7 @@ func (s *system) stopsWhenIdle(t *testing.T) {
 	widget := s.create(t, s.namespace(t), "a")
 	g.Expect(w.Watched()).To(BeEmpty(), "nobody asked yet")
 	read := func() Answer {
-		answer, err := w.Read(t.Context(), keyOf(widget))
+		answer, err := w.Read(t.Context(), "default", keyOf(widget))
 		g.Expect(err).NotTo(HaveOccurred())
 		return answer
 	}
@@ -287,7 +287,7 @@ func (s *system) saysWhichRightsAreMissing(t *testing.T) {
 	g.SetDefaultEventuallyTimeout(patience)
 	w := s.start(t, "reader", nil)
 	widget := s.create(t, s.namespace(t), "a")
-	read := func() (Answer, error) { return w.Read(t.Context(), keyOf(widget)) }
+	read := func() (Answer, error) { return w.Read(t.Context(), "default", keyOf(widget)) }
 	_, err := read()
 	g.Expect(err).To(MatchError(&Problem{Denied: true, Message: "cannot be read: this controller may not; " +
 		`allow it with the rule {apiGroups: ["example.com"], resources: ["widgets"], verbs: ["get", "list", "watch"]}`}))
@@ -319,7 +319,7 @@ func (s *system) readsElsewhere(t *testing.T) {
 	here, elsewhere := s.create(t, s.namespace(t), "a"), s.create(t, s.namespace(t), "a")
 	w := s.start(t, "", func(o *Options) { o.Namespace = here.GetNamespace() })
 	read := func(widget *unstructured.Unstructured) Answer {
-		answer, err := w.Read(t.Context(), keyOf(widget))
+		answer, err := w.Read(t.Context(), "default", keyOf(widget))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(answer.Object.UID).To(Equal(widget.GetUID()))
 		return answer
@@ -337,7 +337,7 @@ func (s *system) survivesASilentWatch(t *testing.T) {
 	w := s.start(t, "", nil)
 	widget := s.create(t, s.namespace(t), "a")
 	read := func(key Key) Answer {
-		answer, err := w.Read(t.Context(), key)
+		answer, err := w.Read(t.Context(), "default", key)
 		g.Expect(err).NotTo(HaveOccurred())
 		return answer
 	}
@@ -360,7 +360,7 @@ func (s *system) boundsWhatItKeeps(t *testing.T) {
 		g.Expect(json.Unmarshal([]byte(status), &decoded)).To(Succeed())
 		widget.Object["status"] = decoded
 		g.Expect(s.client.Status().Update(t.Context(), widget)).To(Succeed())
-		return w.Read(t.Context(), keyOf(widget))
+		return w.Read(t.Context(), "default", keyOf(widget))
 	}
 	g := NewWithT(t)
 	_, err := read("parts", `{"a": [`+strings.Repeat(`{},`, 300_000)+`{}]}`)
@@ -385,11 +385,11 @@ func (s *system) noticesThatAKindIsGone(t *testing.T) {
 	w := s.start(t, "", nil)
 	widget := s.create(t, s.namespace(t), "a")
 	read := func() error {
-		_, err := w.Read(t.Context(), keyOf(widget))
+		_, err := w.Read(t.Context(), "default", keyOf(widget))
 		return err
 	}
 	g.Eventually(func() bool {
-		answer, err := w.Read(t.Context(), keyOf(widget))
+		answer, err := w.Read(t.Context(), "default", keyOf(widget))
 		return err == nil && answer.Watched
 	}).Should(BeTrue())
 	definition := &unstructured.Unstructured{}
@@ -408,7 +408,7 @@ func (s *system) noticesThatAKindIsGone(t *testing.T) {
 }
 
 func (s *system) refusesClusterScope(t *testing.T) {
-	_, err := s.start(t, "", nil).Read(t.Context(), Key{planets, "default", "a"})
+	_, err := s.start(t, "", nil).Read(t.Context(), "default", Key{planets, "default", "a"})
 	NewWithT(t).Expect(err).To(MatchError(&Problem{Denied: true,
 		Message: "cannot be a dependency: objects of its kind are in no namespace, so none may be named from one"}))
 }

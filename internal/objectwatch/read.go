@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,10 +21,8 @@ const (
 	readTimeout = 10 * time.Second
 	// missingFor is how long the cluster is not asked again for a kind that it does not have: each question reads the list of its kinds.
 	missingFor = 2 * time.Second
-	// askedVersions is how often in a second the cluster is asked for another version of a kind that it has, and askedAtOnce how often at once:
-	// the versions are what users write.
-	askedVersions = 5
-	askedAtOnce   = 50
+	// maxMissing bounds how many versions of kinds are remembered as missing.
+	maxMissing = 100
 )
 
 // Problem is why an object cannot be read. Its text is for users, as the continuation of a sentence that begins with the name of the object.
@@ -67,12 +64,12 @@ func (a *answer) version() string {
 }
 
 // Read returns the object. All who ask for an object within a second share one request. The error is a *Problem when the object cannot be
-// read for a reason that lasts. The kind has to be an allowed one, see Allows.
-func (w *Watcher) Read(ctx context.Context, key Key) (Answer, error) {
+// read for a reason that lasts. The kind has to be an allowed one, see Allows. The namespace is that of the object which names it.
+func (w *Watcher) Read(ctx context.Context, namespace string, key Key) (Answer, error) {
 	if !w.Allows(key.GroupKind()) {
 		return Answer{}, errNotAllowed
 	}
-	mapping, err := w.mapping(key)
+	mapping, err := w.mapping(namespace, key)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -92,32 +89,44 @@ func (w *Watcher) Read(ctx context.Context, key Key) (Answer, error) {
 	return result, w.problem(key, mapping, found.err)
 }
 
-// mapping returns the resource of the kind.
-func (w *Watcher) mapping(key Key) (*apimeta.RESTMapping, error) {
-	inAnyVersion := key.GroupKind().WithVersion("")
-	if w.isMissing(inAnyVersion) || w.isMissing(key.GroupVersionKind) {
-		return nil, noKind(key)
-	}
-	// For a version that it does not know, a mapper asks the cluster each time, under a lock that all wait for.
-	mappings, err := w.Mapper.RESTMappings(key.GroupKind())
-	if apimeta.IsNoMatchError(err) {
-		w.noteMissing(inAnyVersion)
-		return nil, noKind(key)
-	}
-	served := func(mapping *apimeta.RESTMapping) bool { return mapping.GroupVersionKind.Version == key.Version }
-	if err == nil && !slices.ContainsFunc(mappings, served) && !w.versions.Allow() {
-		return nil, noKind(key)
+// mapping returns the resource of the kind. For a version that it does not know, a mapper asks the cluster: only one question is asked at a time, so
+// that those who wait for the answer use up no others.
+func (w *Watcher) mapping(namespace string, key Key) (*apimeta.RESTMapping, error) {
+	if !w.has(key.GroupVersionKind) {
+		w.asking.Lock()
+		defer w.asking.Unlock()
+		if !w.has(key.GroupVersionKind) && (w.isMissing(key.GroupVersionKind) || !w.limits.Allow(namespace)) {
+			return nil, noKind(key)
+		}
 	}
 	mapping, err := w.Mapper.RESTMapping(key.GroupKind(), key.Version)
 	switch {
 	case apimeta.IsNoMatchError(err):
+		w.noteMissing(key.GroupVersionKind)
 		return nil, noKind(key)
 	case err != nil:
 		return nil, fmt.Errorf("find the resource of %s: %w", key.GroupVersionKind, err)
 	case mapping.Scope.Name() != apimeta.RESTScopeNameNamespace:
 		return nil, &Problem{Denied: true, Message: "cannot be a dependency: objects of its kind are in no namespace, so none may be named from one"}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.served.Insert(key.GroupVersionKind)
 	return mapping, nil
+}
+
+// has reports whether the cluster is known to have the kind, and isMissing whether it had not just now.
+func (w *Watcher) has(kind schema.GroupVersionKind) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.served.Has(kind)
+}
+
+func (w *Watcher) isMissing(kind schema.GroupVersionKind) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	since, known := w.missing[kind]
+	return known && time.Since(since) < missingFor
 }
 
 // noKind is the problem of a kind that the cluster does not have.
@@ -126,19 +135,15 @@ func noKind(key Key) *Problem {
 		key.Kind, key.GroupVersion())}
 }
 
-// noteMissing remembers for a while that the cluster does not have the kind. Only kinds that are allowed get here, in versions that a mapper has
-// found; an empty one stands for all.
+// noteMissing remembers for a while that the cluster does not have the kind.
 func (w *Watcher) noteMissing(kind schema.GroupVersionKind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(w.missing) >= maxMissing {
+		clear(w.missing)
+	}
 	w.missing[kind] = time.Now()
-}
-
-func (w *Watcher) isMissing(kind schema.GroupVersionKind) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	since, known := w.missing[kind]
-	return known && time.Since(since) < missingFor
+	w.served.Delete(kind)
 }
 
 // read returns what the API server answered last if that can still be used, and asks it otherwise; own reports whether this call has asked.

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/time/rate"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/stack-controller/stack-controller/internal/bytecache"
+	"github.com/stack-controller/stack-controller/internal/discovery"
 )
 
 // +kubebuilder:rbac:groups=kustomize.toolkit.fluxcd.io,resources=kustomizations,verbs=get;list;watch
@@ -94,8 +95,10 @@ type Watcher struct {
 	reading map[Key]*answer
 	// missing has when the cluster last had no such kind.
 	missing map[schema.GroupVersionKind]time.Time
-	// versions limits how often the cluster is asked for versions that are not known.
-	versions *rate.Limiter
+	// served has the kinds that the cluster has, and limits how often it is asked for others.
+	served sets.Set[schema.GroupVersionKind]
+	limits discovery.Limits
+	asking sync.Mutex
 }
 
 // New returns a Watcher. It watches nothing until it is started and somebody asks for an object.
@@ -105,7 +108,7 @@ func New(o Options) *Watcher {
 	}
 	return &Watcher{
 		Options: o, kinds: map[schema.GroupKind]*watch{}, answers: bytecache.New[Key, *answer](maxAnswers), reading: map[Key]*answer{},
-		missing: map[schema.GroupVersionKind]time.Time{}, versions: rate.NewLimiter(askedVersions, askedAtOnce),
+		missing: map[schema.GroupVersionKind]time.Time{}, served: sets.New[schema.GroupVersionKind](),
 	}
 }
 

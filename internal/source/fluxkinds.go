@@ -6,31 +6,21 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/lru"
-)
 
-const (
-	// discoveryInterval is how often a namespace may cause a request to the API server for a kind that may not be served. discoveryBurst is
-	// how many such requests it may cause at once before that.
-	discoveryInterval = 10 * time.Second
-	discoveryBurst    = 10
-	// maxAsking is how many namespaces have a recorded limiter. A namespace whose limiter is dropped starts with a full burst again.
-	maxAsking = 1024
+	"github.com/stack-controller/stack-controller/internal/discovery"
 )
 
 // fluxKinds finds the served versions of kinds. Its zero value is ready for use.
 //
-// For an unknown kind, a mapper asks the API server for all kinds, under a lock that all callers wait for. Anybody who may create Stacks
-// can name kinds that do not exist. So each namespace may ask for only a few kinds other than Flux's own. Until it may ask again, a kind
-// that is not known to be served counts as not served.
+// Each namespace may ask for only a few kinds other than Flux's own, see discovery.Limits. Until it may ask again, a kind that is not known to be
+// served counts as not served.
 type fluxKinds struct {
 	mu     sync.Mutex
 	served sets.Set[schema.GroupKind]
-	asking *lru.Cache // *rate.Limiter by namespace
+	limits discovery.Limits
 	// renewed replaces the mapper that Flux was created with, since the time. It is nil until the cluster stops to serve a version.
 	renewed apimeta.RESTMapper
 	since   time.Time
@@ -44,14 +34,14 @@ func (k *fluxKinds) mapperOr(first apimeta.RESTMapper) apimeta.RESTMapper {
 }
 
 // renew replaces a mapper that has named a version which the cluster does not serve: a mapper keeps what it has found. It reports whether
-// there is another mapper now. A mapper asks the API server for all kinds, so it is replaced once in discoveryInterval at most.
+// there is another mapper now. A mapper asks the API server for all kinds, so it is replaced once in discovery.Interval at most.
 func (k *fluxKinds) renew(outdated apimeta.RESTMapper, create func() (apimeta.RESTMapper, error)) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case k.renewed != nil && k.renewed != outdated:
 		return true, nil // somebody else has
-	case create == nil || time.Since(k.since) < discoveryInterval:
+	case create == nil || time.Since(k.since) < discovery.Interval:
 		return false, nil
 	}
 	mapper, err := create()
@@ -89,13 +79,5 @@ func (k *fluxKinds) mayAsk(namespace string, source fluxKey) bool {
 	if k.served.Has(source.GroupKind) {
 		return true
 	}
-	if k.asking == nil {
-		k.asking = lru.New(maxAsking)
-	}
-	limiter, found := k.asking.Get(namespace)
-	if !found {
-		limiter = rate.NewLimiter(rate.Every(discoveryInterval), discoveryBurst)
-		k.asking.Add(namespace, limiter)
-	}
-	return limiter.(*rate.Limiter).Allow()
+	return k.limits.Allow(namespace)
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	"github.com/stack-controller/stack-controller/internal/discovery"
 )
 
 // servedGroup is a group that the cluster serves.
@@ -46,7 +48,7 @@ func TestUnknownKindsCauseFewDiscoveryRequestsAndHideNoServedKinds(t *testing.T)
 			g.Expect(apimeta.IsNoMatchError(err)).To(BeTrue())
 		}
 	}
-	g.Expect(mapper.asked).To(BeNumerically("<=", discoveryBurst+5))
+	g.Expect(mapper.asked).To(BeNumerically("<=", discovery.Burst+5))
 
 	// The mapper is always asked for Flux's own kinds, also first after a restart, and for other kinds if the namespace has not asked too
 	// often.

@@ -87,6 +87,8 @@ func TestServerBehindTheProxyOfANamespaceIsNotSlowForOthers(t *testing.T) {
 		d.subscribeFrom(fmt.Sprint("team-", i%2), "git.example", fmt.Sprint(i))
 	}
 	d.Expect(d.begins()).To(Equal(map[string]int{"team-0": 2, "team-1": 2}))
+	d.subscribeThrough("slow", "evil", "another.example", "main")
+	d.Expect(d.begins()).To(Equal(map[string]int{"evil": 1}), "another server through the same proxy")
 }
 
 func TestRefThatAnotherNamespaceHasFirstIsNotBehindWhatThatHas(t *testing.T) {

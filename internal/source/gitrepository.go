@@ -50,16 +50,17 @@ func (r gitRepository) key(purpose, ref string) repositoryKey {
 	return sha256.Sum256(parts)
 }
 
-// host returns what may be slow for the requests: the server, in lower case, or the proxy that the namespace has put before it, which nobody else
-// uses. It is empty if the URL cannot be parsed.
+// host returns what may be slow for the requests: the server, in lower case, and the proxy that the namespace has put before it, which nobody else
+// uses. The server is empty if the URL cannot be parsed.
 func (r gitRepository) host() string {
-	if proxy := ptr.Deref(ptr.Deref(r.auth, autov1alpha1.GitAuth{}).ProxySecretRef, meta.LocalObjectReference{}).Name; proxy != "" {
-		return r.namespace + "/" + proxy
-	}
+	server := ""
 	if parsed := parseGitURL(r.url); parsed != nil {
-		return strings.ToLower(parsed.Host)
+		server = strings.ToLower(parsed.Host)
 	}
-	return ""
+	if proxy := ptr.Deref(ptr.Deref(r.auth, autov1alpha1.GitAuth{}).ProxySecretRef, meta.LocalObjectReference{}).Name; proxy != "" {
+		return server + " through " + r.namespace + "/" + proxy
+	}
+	return server
 }
 
 // shown returns the URL without anything that may be secret: user and password (except the user of ssh), and the query.

@@ -97,8 +97,12 @@ func temporary(err error) bool {
 	return !apimeta.IsNoMatchError(err)
 }
 
-// answerTime is how long a controller has to answer a request. If it finds a Stack Stalled as before, it writes nothing.
-const answerTime = 5 * time.Second
+// answerTime is how long a controller has to answer a request. If it finds a Stack Stalled as before, it writes nothing. Another attempt to fetch an
+// artifact may take longer, and the Stack is Stalled meanwhile.
+const (
+	answerTime = 15 * time.Second
+	fetchTime  = time.Minute
+)
 
 // startsAnother are the reasons of a Stalled Stack whose last update, plan or outputs are the problem: a request starts another update.
 var startsAnother = []string{
@@ -134,7 +138,11 @@ func reached(stack, asked *pulumiv1.Stack, request string, ago time.Duration) (b
 	stalled := apimeta.FindStatusCondition(status.Conditions, meta.StalledCondition)
 	if !isHandled(status.LastHandledReconcileAt, request, stack) {
 		// A Stack that cannot be updated keeps the request. Its controller writes no status that was decided on before the request.
-		answered := ago >= answerTime || !equality.Semantic.DeepEqual(stack.Status, asked.Status)
+		patience := answerTime
+		if stalled != nil && (stalled.Reason == pulumiv1.ArtifactTooLargeReason || stalled.Reason == pulumiv1.ArtifactUnusableReason) {
+			patience = fetchTime
+		}
+		answered := ago >= patience || !equality.Semantic.DeepEqual(stack.Status, asked.Status)
 		if answered && stalled != nil && stalled.ObservedGeneration == stack.Generation && status.CurrentUpdate == nil &&
 			!slices.Contains(startsAnother, stalled.Reason) {
 			return false, failed(exitNotReady, "Stack %q cannot be updated now (%s): %s; the request is kept until it can", stack.Name, stalled.Reason,

@@ -86,6 +86,7 @@ func TestAStalledStackEndsTheWaitWhenItsControllerHasSeenTheRequest(t *testing.T
 		stack.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, ObservedGeneration: 2}}
 	}
 	denied, failedBefore := stalledFor(pulumiv1.AccessDeniedReason), stalledFor(pulumiv1.UpdateFailedReason)
+	tooLarge := stalledFor(pulumiv1.ArtifactTooLargeReason)
 	updating := with(with(denied.DeepCopy(), handled), func(stack *pulumiv1.Stack) {
 		stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "shop-2"}
 	})
@@ -105,17 +106,18 @@ func TestAStalledStackEndsTheWaitWhenItsControllerHasSeenTheRequest(t *testing.T
 			"(DependencyCycle): why; the request is kept", exitNotReady, 0},
 		"it is so for another reason":          {denied, []*pulumiv1.Stack{stalledFor(pulumiv1.DependencyCycleReason)}, "(DependencyCycle): why", exitNotReady, 0},
 		"it stays so":                          {denied, []*pulumiv1.Stack{denied}, "(AccessDenied): why", exitNotReady, answerTime},
+		"it fetches, and stays so":             {tooLarge, []*pulumiv1.Stack{tooLarge}, "(ArtifactTooLarge): why", exitNotReady, fetchTime},
 		"it was so, and the update runs":       {denied, []*pulumiv1.Stack{denied, updating, updated}, "", 0, 2 * pollInterval},
 		"the request was handled nevertheless": {denied, []*pulumiv1.Stack{with(denied.DeepCopy(), handled)}, "is not ready (AccessDenied)", exitNotReady, 0},
-		"its last edit was not seen":           {edited, []*pulumiv1.Stack{edited}, "is not ready after 1m0s", exitTimeout, time.Minute},
-		"an update failed before":              {failedBefore, []*pulumiv1.Stack{failedBefore}, "is not ready after 1m0s: UpdateFailed", exitTimeout, time.Minute},
+		"its last edit was not seen":           {edited, []*pulumiv1.Stack{edited}, "is not ready after 2m0s", exitTimeout, 2 * time.Minute},
+		"an update failed before":              {failedBefore, []*pulumiv1.Stack{failedBefore}, "is not ready after 2m0s: UpdateFailed", exitTimeout, 2 * time.Minute},
 		"the requested update fails, too":      {failedBefore, []*pulumiv1.Stack{failedBefore, failedAgain}, "(UpdateFailed): why", exitNotReady, pollInterval},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, start := NewWithT(t), time.Now()
 				s, _ := newSession(nil)
-				_, err := s.awaitStack(t.Context(), answering(test.reads...), test.asked, time.Minute, "mine")
+				_, err := s.awaitStack(t.Context(), answering(test.reads...), test.asked, 2*time.Minute, "mine")
 				g.Expect(time.Since(start)).To(Equal(test.after))
 				if test.says == "" {
 					g.Expect(err).NotTo(HaveOccurred())

@@ -135,7 +135,8 @@ func (r *Reconciler) observeObject(ctx context.Context, self *pulumiv1.Stack, it
 	answer := objectwatch.Answer{}
 	var err error
 	if item.name.Name != "" { // The API server admits an empty name in a reference, but not in a request.
-		answer, err = r.Objects.Read(ctx, objectwatch.Key{GroupVersionKind: item.kind, Namespace: item.name.Namespace, Name: item.name.Name})
+		key := objectwatch.Key{GroupVersionKind: item.kind, Namespace: item.name.Namespace, Name: item.name.Name}
+		answer, err = r.Objects.Read(ctx, self.Namespace, key)
 	}
 	if unreadable, ok := errors.AsType[*objectwatch.Problem](err); ok {
 		if unreadable.Denied {

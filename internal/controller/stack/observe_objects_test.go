@@ -111,7 +111,7 @@ func TestStackWaitsForAKustomizationAndGoesOnAtOnceWhenItIsReady(t *testing.T) {
 	app := s.dependent("app", onObject(kustomizations, "base"))
 	s.await(app, notUpdated(pulumiv1.DependencyNotReadyReason, "dependency Kustomization "+s.namespace+"/base is not ready"))
 	s.Eventually(func() (objectwatch.Answer, error) {
-		return objects.Read(t.Context(), objectwatch.Key{GroupVersionKind: kustomizations, Namespace: s.namespace, Name: "base"})
+		return objects.Read(t.Context(), s.namespace, objectwatch.Key{GroupVersionKind: kustomizations, Namespace: s.namespace, Name: "base"})
 	}).Should(HaveField("Watched", true))
 	s.Expect(s.client.Delete(t.Context(), base)).To(Succeed())
 	s.await(app, notUpdated(pulumiv1.DependencyNotReadyReason, "/base does not exist"))
