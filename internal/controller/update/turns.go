@@ -1,8 +1,11 @@
 package update
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -118,17 +121,29 @@ func (t *turns) countRunning(ctx context.Context, reader ctrlclient.Reader) erro
 	if err := reader.List(ctx, list, ctrlclient.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list the updates that run: %w", err)
 	}
+	running := map[string][]*autov1alpha1.Update{}
 	for i := range list.Items {
 		switch item := &list.Items[i]; {
 		case item.IsComplete():
 		case item.HasStarted():
-			t.hold(item)
+			running[item.Namespace] = append(running[item.Namespace], item)
 		default:
 			t.unconfirmed[ctrlclient.ObjectKeyFromObject(item)] = false
 		}
 	}
+	for _, updates := range mostFirst(running) {
+		for _, update := range updates {
+			t.hold(update)
+		}
+	}
 	t.counted = true
 	return nil
+}
+
+// mostFirst returns the Updates of each namespace, those of the namespace with most of them first. In this order, all that had a turn are within the
+// shares of their namespaces again, see fairqueue.Turns.Hold: the more a namespace has, the earlier it had to take them.
+func mostFirst(running map[string][]*autov1alpha1.Update) [][]*autov1alpha1.Update {
+	return slices.SortedFunc(maps.Values(running), func(a, b []*autov1alpha1.Update) int { return cmp.Compare(len(b), len(a)) })
 }
 
 // show returns what is to be shown of the place.

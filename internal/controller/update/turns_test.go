@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agentruntime"
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
 func TestOperationsBeyondTheLimitWaitForTheirTurns(t *testing.T) {
@@ -216,4 +218,39 @@ func TestPlaceIsShownAgainAfterATimeThatDependsOnIt(t *testing.T) {
 	turns.leave(key)
 	g.Expect(turns.show(key, 0, granted)).To(Equal(turnView{}), "it never had to wait")
 	g.Expect(turns.shown).To(BeEmpty())
+}
+
+// TestWhatHadATurnIsWithinTheSharesAfterARestart: in random order, namespaces take what they may, and some of it ends.
+func TestWhatHadATurnIsWithinTheSharesAfterARestart(t *testing.T) {
+	for seed := range uint64(500) {
+		g, random := NewWithT(t), rand.New(rand.NewPCG(seed, 1))
+		limit := 1 + random.IntN(12)
+		running := map[string][]*autov1alpha1.Update{}
+		granted := fairqueue.NewTurns(limit, fairqueue.MayTake, func(types.NamespacedName) {})
+		count := 0
+		for i := range 60 {
+			key := types.NamespacedName{Namespace: string(rune('a' + random.IntN(5))), Name: fmt.Sprint(i)}
+			if mine := running[key.Namespace]; random.IntN(3) == 0 && len(mine) > 0 {
+				granted.Leave(ctrlclient.ObjectKeyFromObject(mine[0]))
+				running[key.Namespace], count = mine[1:], count-1
+			} else if granted.Ask(key, false) == 0 {
+				running[key.Namespace], count = append(mine, &autov1alpha1.Update{Namespace: key.Namespace, Name: key.Name}), count+1
+			} else {
+				granted.Leave(key)
+			}
+		}
+		after := fairqueue.NewTurns(limit, fairqueue.MayTake, func(types.NamespacedName) {})
+		for _, updates := range mostFirst(running) {
+			for _, update := range updates {
+				after.Hold(ctrlclient.ObjectKeyFromObject(update))
+			}
+		}
+		free := 0
+		for i := range limit {
+			if after.Ask(types.NamespacedName{Namespace: fmt.Sprint("new", i)}, false) == 0 {
+				free++
+			}
+		}
+		g.Expect(free).To(Equal(limit-count), "seed %d: %d of %d run", seed, count, limit)
+	}
 }
