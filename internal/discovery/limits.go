@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	// Interval is how often a namespace may ask, and Burst how many times at once before that.
+	// Interval is how often a namespace may ask.
 	Interval = 10 * time.Second
-	Burst    = 10
+	// Burst is how many times it may ask at once before that.
+	Burst = 10
 	// maxNamespaces is how many namespaces have a recorded limiter. A namespace whose limiter is dropped starts with a full burst again.
 	maxNamespaces = 1024
 )
