@@ -179,14 +179,23 @@ func TestWatcherOnARealAPIServer(t *testing.T) {
 	s.client, err = client.New(s.cluster.Config(), client.Options{Scheme: scheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Run("a kind that the cluster does not have yet", s.findsAKindThatComesLater) // the others need the kind
-	t.Run("all who ask within a second share a request", s.sharesRequests)
-	t.Run("an object that has not changed is not read again", s.readsOnlyWhatChanged)
-	t.Run("a kind that nobody asks for is not watched any longer", s.stopsWhenIdle)
-	t.Run("what may not be watched is polled, what may not be read is a problem", s.saysWhichRightsAreMissing)
-	t.Run("a namespace that is not watched is read all the same", s.readsElsewhere)
-	t.Run("objects that are in no namespace cannot be named from one", s.refusesClusterScope)
-	t.Run("a watch that says nothing costs one request per question", s.survivesASilentWatch)
-	t.Run("of a hostile object little is kept, or none of it is read", s.boundsWhatItKeeps)
+	t.Run("with the kind", func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T){
+			"all who ask within a second share a request":                          s.sharesRequests,
+			"an object that has not changed is not read again":                     s.readsOnlyWhatChanged,
+			"a kind that nobody asks for is not watched any longer":                s.stopsWhenIdle,
+			"what may not be watched is polled, what may not be read is a problem": s.saysWhichRightsAreMissing,
+			"a namespace that is not watched is read all the same":                 s.readsElsewhere,
+			"objects that are in no namespace cannot be named from one":            s.refusesClusterScope,
+			"a watch that says nothing costs one request per question":             s.survivesASilentWatch,
+			"of a hostile object little is kept, or none of it is read":            s.boundsWhatItKeeps,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t)
+			})
+		}
+	})
 	t.Run("a kind that the cluster no longer has is asked for rarely", s.noticesThatAKindIsGone) // the last one, without the kind
 }
 

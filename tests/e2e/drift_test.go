@@ -139,14 +139,25 @@ func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
 	r.Eventually(func() []string { return r.events(pulumiv1.DriftDetectedReason) }).Should(ContainElement(ContainSubstring("2 resources were changed outside of Pulumi: test:index:Sleep first (content), test:index:Sleep second (gone)")))
 	r.Eventually(r.Updates).ShouldNot(ContainElement(HaveField("Name", r.Name+"-drift")), "a check leaves nothing behind")
 
-	// Ignored changes are no drift. When the check fails, the drift is unknown.
-	r.Change(func(s *pulumiv1.Stack) {
+	r.Change(func(s *pulumiv1.Stack) { s.Spec.Drift = nil })
+	r.Await(func(s *pulumiv1.Stack) bool {
+		return s.Status.Drift == nil && !conditions.Has(s, pulumiv1.DriftedCondition)
+	})
+}
+
+func TestIgnoredChangesAreNoDriftAndAFailedCheckKnowsOfNone(t *testing.T) {
+	suite.Long(t, "further checks; the tests of internal/controller/stack prove what comes of them")
+	r := deployedThings(begin(t, "drift-ignored"), "")
+	before := r.Await(ready(""))
+	r.write("first", "theirs")
+	r.Expect(os.Remove(r.file("second"))).To(Succeed())
+	r.Change(checksForDrift(pulumiv1.DriftModeDetect), func(s *pulumiv1.Stack) {
 		s.Spec.Drift.Ignore = []pulumiv1.DriftIgnore{
 			{Target: &pulumiv1.DriftTarget{Name: "second"}}, {Target: &pulumiv1.DriftTarget{Type: "test:*"}, Paths: []string{"content"}},
 		}
 	})
 	r.check("third")
-	stack = r.Await(drifted("third", pulumiv1.NoDriftReason))
+	stack := r.Await(drifted("third", pulumiv1.NoDriftReason))
 	r.Expect(stack.Status.Drift.Resources).To(BeEmpty())
 	r.Expect(stack.Status.LastUpdate.Name).To(Equal(before.Status.LastUpdate.Name))
 	bringBack := r.lose()
@@ -156,11 +167,6 @@ func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
 	bringBack()
 	r.check("fifth")
 	r.Await(drifted("fifth", pulumiv1.NoDriftReason))
-
-	r.Change(func(s *pulumiv1.Stack) { s.Spec.Drift = nil })
-	r.Await(func(s *pulumiv1.Stack) bool {
-		return s.Status.Drift == nil && !conditions.Has(s, pulumiv1.DriftedCondition)
-	})
 }
 
 func TestDriftIsCorrectedOnTheResourcesThatDrifted(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 )
 
@@ -95,6 +96,7 @@ func TestInputsFollowTheOutputsOfAnotherStack(t *testing.T) {
 }
 
 func TestInputThatIsMissingWaits(t *testing.T) {
+	suite.Long(t, "each way in which an input is missing; the tests of internal/controller/stack prove them")
 	p := begin(t, "inputs-missing")
 	artifact := p.put(p.yaml("config: {vpc: {type: string}}", "outputs: {vpc: \"${vpc}\"}"))
 	p.start(artifact, takes(from("vpc", "vpcID", "")))
@@ -122,6 +124,7 @@ func TestInputThatIsMissingWaits(t *testing.T) {
 }
 
 func TestOutputsOfAnotherNamespaceAreSharedByConsent(t *testing.T) {
+	suite.Long(t, "restarts the controller; the tests of internal/controller/stack prove who may have which outputs")
 	p := alone(t, "inputs-user")
 	p.restartController("--no-cross-namespace-refs=false")
 	p.Cleanup(func() {
@@ -174,6 +177,7 @@ func TestOutputsOfAnotherNamespaceAreSharedByConsent(t *testing.T) {
 }
 
 func TestCommitRollsThroughAChainOfInputs(t *testing.T) {
+	suite.Long(t, "restarts the controller; the tests of internal/controller/stack prove when a value is another one")
 	p := alone(t, "inputs-chain")
 	// commit publishes three programs, each with its own directory, and returns what the last Stack of the chain then shows.
 	commit := func(size int, comment string, extra ...string) (deployed func(*pulumiv1.Stack) bool) {

@@ -16,6 +16,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
 	"github.com/stack-controller/stack-controller/tests/framework/workloadapi"
 )
@@ -88,6 +89,7 @@ func (f *front) received() int {
 }
 
 func TestStackGoesToMutualTLSAndBackWithoutLosingOrRepeatingAnUpdate(t *testing.T) {
+	suite.Long(t, "restarts the controller; the tests of internal/spiffe prove each way in which a connection fails")
 	p := alone(t, "mutual-tls")
 	authority, err := workloadapi.NewAuthority("example.org")
 	p.Succeed(err)

@@ -433,7 +433,7 @@ var stackRows = []Row{
 		Means: "The reason of `Drifted`: the last check failed, and the message says why. `Ready` does not change.",
 		When:  "after 1 min, 2 min, 4 min … up to the interval",
 		Todo:  "Follow the message.",
-		Tests: []string{"e2e.TestDriftIsReportedWhenTwoChecksSeeTheSame"},
+		Tests: []string{"e2e.TestIgnoredChangesAreNoDriftAndAFailedCheckKnowsOfNone"},
 	},
 	{
 		Reason: "Progressing", State: NotSet,

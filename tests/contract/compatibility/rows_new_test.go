@@ -88,8 +88,8 @@ var newRows = []row{
 	},
 	{
 		field: "shareOutputs", operator: "None.",
-		uses:       []string{"e2e.TestOutputsOfAnotherNamespaceAreSharedByConsent"},
-		misuses:    []string{"e2e.TestOutputsOfAnotherNamespaceAreSharedByConsent", typed},
+		uses:       []string{"stack.TestOutputOfAnotherNamespaceNeedsConsent", "e2e.TestOutputsOfAnotherNamespaceAreSharedByConsent"},
+		misuses:    []string{"stack.TestOutputOfAnotherNamespaceNeedsConsent", "e2e.TestOutputsOfAnotherNamespaceAreSharedByConsent", typed},
 		difference: "New.", why: "The owner of a Stack decides which other namespaces see its outputs.",
 	},
 	{

@@ -40,13 +40,12 @@ func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 	} else {
 		flags = append(flags, "-timeout=60m")
 	}
-	// Most packages wait for a third of their time: one more than there are processors keeps these busy.
-	parallel := "-p=" + strconv.Itoa(runtime.NumCPU()+1)
-	raced := append([]string{parallel}, flags...)
+	// How many packages run at a time keeps the processors busy: those with the race detector wait for half of their time.
+	raced := append([]string{"-p=" + strconv.Itoa(runtime.NumCPU()+2)}, flags...)
 	if race {
 		raced = append(append(raced, "-race"), uninstrumented()...)
 	}
-	plain := append([]string{parallel}, flags...)
+	plain := append([]string{"-p=" + strconv.Itoa(runtime.NumCPU()+1)}, flags...)
 	root := tools.RepositoryRoot()
 	internal, err := testPackages(ctx, ".", "./cmd/...", "./internal/...")
 	if err != nil {
