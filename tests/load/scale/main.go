@@ -108,6 +108,9 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err := s.last(ctx, r); err != nil {
 		return err
 	}
+	if err := s.stop(); err != nil { // it would count as others
+		return err
+	}
 	if err := machine.MeasureLoad(ctx); err != nil {
 		return err
 	}

@@ -117,9 +117,8 @@ func (r *results) costTable() string {
 			perStack(r.deleted.cpu[name], r.some)))
 	}
 	out.WriteString(row("sum", perStack(last.created.total(), last.createdStacks), perStack(last.commit.total(), last.stacks), perStack(r.deleted.total(), r.some)))
-	out.WriteString("\nkube-apiserver takes 4 to 5 ms for a change of the status of a custom resource on this machine. Of that, 28 % is decoding, 19 % coercing its\n" +
-		"metadata, and 7 % managing its fields. An update makes 10 requests, and 2 more when it waits for its turn, as most do here: see\n" +
-		"[performance](performance.md#ten-stacks-one-commit) for why there are no fewer.\n")
+	out.WriteString("\nAn update makes 10 requests, and 2 more when it waits for its turn, as most do here. See [performance](performance.md#ten-stacks-one-commit) for\n" +
+		"what kube-apiserver does for one, and why there are no fewer.\n")
 	return out.String()
 }
 
