@@ -22,13 +22,13 @@ var rolloutAttacks = []attack{
 	{
 		name: "rollout-captures-others", promise: "rollouts",
 		does: "creates a StackRollout that admits all namespaces, selects the victim's Stack by its labels and has the URL of its source, and is suspended",
-		sees: "`ArtifactNotFound`: the commits of the victim are deployed at once, because its Stack does not name the StackRollout.",
+		sees: "`RolloutComplete`, without a Stack: the commits of the victim are deployed at once, because its Stack does not name the StackRollout.",
 		run:  captureOthers,
 	},
 	{
 		name: "rollout-joined-uninvited", promise: "rollouts",
 		does: "lets Stacks that fail name the victim's StackRollout, which admits only its own namespace, and one that does not exist",
-		sees: "`RolloutNotFound`, in the same words for both. The victim's StackRollout goes on.",
+		sees: "`RolloutNotFound`, in the same words for both. The victim's StackRollout goes on with the Stacks that it admits.",
 		run:  joinUninvited,
 	},
 	{
@@ -62,42 +62,48 @@ func inRollout(namespace, name string) func(*pulumiv1.StackSpec) {
 func captureOthers(a *attacker) {
 	source := &sourcev1.GitRepository{}
 	a.Expect(system.Client.Get(a.ctx, a.victim.app.Key(), source)).To(Succeed())
-	own := &sourcev1.GitRepository{ObjectMeta: a.meta(), Spec: sourcev1.GitRepositorySpec{URL: source.Spec.URL, Interval: source.Spec.Interval, Suspend: true}}
+	own := &sourcev1.GitRepository{ObjectMeta: a.meta(), Spec: sourcev1.GitRepositorySpec{
+		URL: source.Spec.URL, Reference: source.Spec.Reference, Interval: source.Spec.Interval,
+	}}
 	a.create(own)
 	rollout := a.newRollout(sourcev1.GitRepositoryKind, a.name)
 	rollout.Spec.Suspend, rollout.Spec.AllowedNamespaces = true, &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromAll}
 	rollout.Spec.Waves = []autov1alpha1.RolloutWave{{Name: "theirs", Stacks: &metav1.LabelSelector{}}, {Name: "rest"}}
 	a.create(rollout)
 	await(a, rollout, func(g Gomega, rollout *autov1alpha1.StackRollout) {
-		g.Expect(conditions.GetReason(rollout, meta.ReadyCondition)).To(Equal(pulumiv1.ArtifactNotFoundReason), "%+v", rollout.Status)
-		for _, wave := range rollout.Status.Waves {
-			g.Expect(wave.Stacks).To(BeZero())
-		}
+		g.Expect(conditions.GetReason(rollout, meta.ReadyCondition)).To(Equal(autov1alpha1.RolloutCompleteReason), "%+v", rollout.Status)
+		g.Expect(rollout.Status.Waves).To(And(HaveLen(2), HaveEach(HaveField("Stacks", BeZero()))))
 		g.Expect(rollout.Status.Refused).To(BeEmpty())
 	})
-	a.saw(pulumiv1.ArtifactNotFoundReason)
-	// The victim commits meanwhile, see TestTenants.
-	stack := &pulumiv1.Stack{}
-	a.Expect(system.Client.Get(a.ctx, a.victim.app.Key(), stack)).To(Succeed())
-	a.Expect(conditions.Has(stack, pulumiv1.HeldCondition)).To(BeFalse())
+	a.saw(autov1alpha1.RolloutCompleteReason)
+	// It stays while the victim commits, see TestTenants.
 }
 
 func joinUninvited(a *attacker) {
-	// It is not about the victim's own Stack, which is not to be changed.
 	theirs := &autov1alpha1.StackRollout{Namespace: victimName, Name: a.name, Spec: autov1alpha1.StackRolloutSpec{
 		SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.GitRepositoryKind, Name: victimName}, Waves: []autov1alpha1.RolloutWave{{Name: "all"}},
 	}}
 	a.Expect(system.Client.Create(a.ctx, theirs)).To(Succeed())
+	// Another Stack of the victim is in it.
+	app, member := &pulumiv1.Stack{}, &pulumiv1.Stack{Namespace: victimName, Name: a.name}
+	a.Expect(system.Client.Get(a.ctx, a.victim.app.Key(), app)).To(Succeed())
+	member.Spec = *app.Spec.DeepCopy()
+	member.Spec.Stack = "member"
+	inRollout("", a.name)(&member.Spec)
+	a.Expect(system.Client.Create(a.ctx, member)).To(Succeed())
 	a.newProgram()
 	uninvited := refusal{reasons: []string{pulumiv1.RolloutNotFoundReason}, says: victimName + "/"}
 	failing := func(name string) string {
 		return a.expectRefused(a.numbered(a.newStack(fromProgram(a.name), inRollout(victimName, name))), uninvited)
 	}
 	a.Expect(strings.ReplaceAll(failing(a.name), "/"+a.name, "/gone")).To(Equal(failing("gone")), "whether it exists is not said")
-	a.Expect(system.Client.Get(a.ctx, client.ObjectKeyFromObject(theirs), theirs)).To(Succeed())
-	a.Expect(conditions.IsReady(theirs)).To(BeTrue(), "%+v", theirs.Status)
-	a.Expect(theirs.Status.Waves).To(HaveEach(HaveField("Stacks", BeZero())))
-	a.Expect(theirs.Status.Refused).To(HaveLen(1), "its owner learns who tries")
+	a.eventually(func(g Gomega) {
+		g.Expect(system.Client.Get(a.ctx, client.ObjectKeyFromObject(theirs), theirs)).To(Succeed())
+		g.Expect(conditions.GetReason(theirs, meta.ReadyCondition)).To(Equal(autov1alpha1.RolloutCompleteReason), "%+v", theirs.Status)
+		g.Expect(theirs.Status.Done).To(Equal("1/1"), "%+v", theirs.Status)
+		g.Expect(theirs.Status.Refused).To(HaveLen(1), "its owner learns who tries")
+	})
+	a.Expect(system.Client.Delete(a.ctx, member)).To(Succeed())
 	a.Expect(system.Client.Delete(a.ctx, theirs)).To(Succeed())
 }
 
