@@ -261,6 +261,15 @@ func TestWaysAreThoseOfTheUser(t *testing.T) {
 		t.Setenv("TEST_ASSET_ETCD", "/mine/etcd")
 		g.Expect(f.finder.Find(t.Context(), []string{"etcd"})).To(HaveKeyWithValue("etcd", "/mine/etcd"))
 	})
+	t.Run("assets_of_another_project", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFinder(t, pin)
+		assets := t.TempDir()
+		g.Expect(os.WriteFile(filepath.Join(assets, "kube-apiserver"), []byte("#!/bin/sh\necho Kubernetes v1.20.0\n"), 0o700)).To(Succeed())
+		t.Setenv("KUBEBUILDER_ASSETS", assets)
+		g.Expect(f.finder.Find(t.Context(), []string{"kube-apiserver"})).To(HaveKeyWithValue("kube-apiserver", "/compiled/kube-apiserver"))
+		g.Expect(f.lines.String()).To(ContainSubstring("passed over: kube-apiserver is v1.20.0"))
+	})
 	t.Run("mirror_without_https", func(t *testing.T) {
 		_, err := newFetcher("http://mirror.example.com/", defaultLimits)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("must begin with https:// or file://")))
