@@ -116,11 +116,11 @@ func Names() []string {
 }
 
 // Path returns the absolute path of the named tool. It is, in this order: the file in TEST_ASSET_<NAME> (as with envtest, for example
-// TEST_ASSET_KUBE_APISERVER), a file of that name in the KUBEBUILDER_ASSETS directory, or the cached build, which Path creates if
-// necessary. If progress is not nil, it is called when a build starts and when it ends; a build without caches takes from seconds to five
-// minutes.
+// TEST_ASSET_KUBE_APISERVER), a file of that name and of the pinned minor version in the KUBEBUILDER_ASSETS directory, or the cached build,
+// which Path creates if necessary. If progress is not nil, it is called when a file is passed over, when a build starts and when it ends; a
+// build without caches takes from seconds to five minutes.
 func Path(ctx context.Context, name string, progress func(string)) (string, error) {
-	if path, err := Existing(name); path != "" || err != nil {
+	if path, err := Existing(ctx, name, progress); path != "" || err != nil {
 		return path, err
 	}
 	t := registry[name]
@@ -132,7 +132,7 @@ func Path(ctx context.Context, name string, progress func(string)) (string, erro
 }
 
 // Existing returns the path that Path returns if it does not have to build the tool, and an empty string otherwise.
-func Existing(name string) (string, error) {
+func Existing(ctx context.Context, name string, progress func(string)) (string, error) {
 	t, ok := registry[name]
 	if !ok {
 		return "", fmt.Errorf("unknown tool %q, known are %s", name, strings.Join(Names(), ", "))
@@ -140,11 +140,8 @@ func Existing(name string) (string, error) {
 	if path := os.Getenv(AssetVariable(name)); path != "" {
 		return filepath.Abs(path)
 	}
-	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
-		path := filepath.Join(dir, name)
-		if _, err := os.Stat(path); err == nil {
-			return filepath.Abs(path)
-		}
+	if path, err := asset(ctx, name, progress); path != "" || err != nil {
+		return path, err
 	}
 	path, err := cachedPath(name, t)
 	if err != nil {

@@ -70,6 +70,7 @@ func (e *redirectError) Error() string { return e.problem }
 type fetcher struct {
 	limits limits
 	client *http.Client
+	dialer *net.Dialer
 	mirror *url.URL // an address before the host and path of each other address; may be nil, http on loopback, or file
 
 	mu          sync.Mutex
@@ -78,7 +79,7 @@ type fetcher struct {
 
 // newFetcher returns a fetcher that asks the mirror, if it is not empty, instead of the hosts in addresses.
 func newFetcher(mirror string, limits limits) (*fetcher, error) {
-	f := &fetcher{limits: limits, unreachable: map[string]error{}}
+	f := &fetcher{limits: limits, dialer: &net.Dialer{Timeout: limits.connect}, unreachable: map[string]error{}}
 	if mirror != "" {
 		var err error
 		if f.mirror, err = url.Parse(mirror); err != nil {
@@ -91,7 +92,7 @@ func newFetcher(mirror string, limits limits) (*fetcher, error) {
 	proxyFor := httpproxy.FromEnvironment().ProxyFunc()
 	transport := &http.Transport{
 		Proxy:                 func(request *http.Request) (*url.URL, error) { return proxyFor(request.URL) },
-		DialContext:           (&net.Dialer{Timeout: limits.connect}).DialContext,
+		DialContext:           f.dialer.DialContext,
 		TLSHandshakeTimeout:   limits.tls,
 		ResponseHeaderTimeout: limits.header,
 		ForceAttemptHTTP2:     true,

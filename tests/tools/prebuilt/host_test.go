@@ -45,6 +45,22 @@ func program(t testing.TB) string {
 	return string(content)
 }
 
+// headerOfProgram returns the shortest content that is a program for this machine: its header, which says that nothing follows. It cannot run.
+func headerOfProgram(t testing.TB) string {
+	t.Helper()
+	path, err := os.Executable()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	file, err := os.Open(path)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	defer file.Close()
+	var header elf.Header64
+	NewWithT(t).Expect(binary.Read(file, binary.LittleEndian, &header)).To(Succeed())
+	header.Phoff, header.Phnum, header.Shoff, header.Shnum, header.Shstrndx = 0, 0, 0, 0, 0
+	var content bytes.Buffer
+	NewWithT(t).Expect(binary.Write(&content, binary.LittleEndian, header)).To(Succeed())
+	return content.String()
+}
+
 // forAnotherProcessor returns the same program, with the processor of the other architecture in its header.
 func forAnotherProcessor(t testing.TB) string {
 	t.Helper()

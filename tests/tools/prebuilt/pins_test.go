@@ -2,10 +2,12 @@ package prebuilt
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,21 +19,57 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-func TestEachPinHasTwoSources(t *testing.T) {
-	g := NewWithT(t)
-	sources, pins := 0, 0
-	for line := range strings.Lines(makers) {
+// sourcePattern is the form of a source that a reader can open: a file at a commit, or up to one, in a repository of an owner, or in a
+// version of a Go module.
+var sourcePattern = regexp.MustCompile(
+	`^(?:(https://github\.com/[\w.-]+)/[\w.-]+/(?:blob|commits)/[0-9a-f]{7,40}|([\w.-]+\.[a-z]+(?:/[\w.-]+)+)@v\d+\.\d+\.\d+)(?:/[\w.-]+)+$`)
+
+// ownersOfSources returns the owners of the sources of each pin, by its line.
+func ownersOfSources(text string) (owners map[string][]string, err error) {
+	owners = map[string][]string{}
+	var above []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		source, isSource := strings.CutPrefix(line, "# source: ")
 		switch {
-		case strings.HasPrefix(line, "# source: "):
-			sources++
-		case strings.TrimSpace(line) == "":
-			sources = 0
+		case isSource:
+			found := sourcePattern.FindStringSubmatch(source)
+			if found == nil {
+				return nil, fmt.Errorf("nobody can open the source %q", source)
+			}
+			above = append(above, found[1]+found[2])
+		case line == "":
+			above = nil
 		case !strings.HasPrefix(line, "#"):
-			g.Expect(sources).To(BeNumerically(">=", 2), line)
-			pins++
+			owners[line] = above
 		}
 	}
-	g.Expect(pins).To(BeNumerically(">=", 4))
+	return owners, nil
+}
+
+func TestEachPinHasTwoSourcesThatAReaderCanOpen(t *testing.T) {
+	g := NewWithT(t)
+	owners, err := ownersOfSources(makers)
+	g.Expect(err).NotTo(HaveOccurred())
+	pins, err := parsePins(makers)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(owners).To(HaveLen(len(pins)))
+	for pin, of := range owners {
+		slices.Sort(of)
+		g.Expect(len(slices.Compact(of))).To(BeNumerically(">=", 2), pin)
+	}
+	for _, vague := range []string{
+		"a public Dockerfile that installs this version",
+		"the maker's Homebrew formula, pulumi/homebrew-tap at f745989",
+		"https://github.com/pulumi/homebrew-tap",
+		"https://github.com/pulumi/homebrew-tap/blob/master/Formula/pulumi.rb",
+		"https://example.com/pulumi/homebrew-tap/blob/f745989/Formula/pulumi.rb",
+		"sigs.k8s.io/controller-tools@latest/envtest-releases.yaml",
+		"sigs.k8s.io/controller-tools@v0.23.0",
+	} {
+		_, err := ownersOfSources("# source: " + vague)
+		g.Expect(err).To(MatchError(ContainSubstring(vague)))
+	}
 }
 
 // A download replaces a build only where the demo works with its version: Kubernetes in the minor version that the tests build, Pulumi as on
@@ -75,7 +113,7 @@ func TestDigestsOfEnvtestAreThoseOfItsMakers(t *testing.T) {
 	list.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	output, err := list.Output()
 	g.Expect(err).NotTo(HaveOccurred())
-	var module struct{ Dir string }
+	var module struct{ Dir, Version string }
 	g.Expect(json.Unmarshal(output, &module)).To(Succeed())
 	content, err := os.ReadFile(filepath.Join(module.Dir, "envtest-releases.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -83,6 +121,7 @@ func TestDigestsOfEnvtestAreThoseOfItsMakers(t *testing.T) {
 		Releases map[string]map[string]struct{ Hash, SelfLink string }
 	}
 	g.Expect(yaml.Unmarshal(content, &index)).To(Succeed())
+	g.Expect(makers).To(ContainSubstring("# source: sigs.k8s.io/controller-tools@" + module.Version + "/envtest-releases.yaml\n"))
 	pins, err := parsePins(makers)
 	g.Expect(err).NotTo(HaveOccurred())
 	compared := 0

@@ -78,7 +78,7 @@ func New(pinFile string, progress func(string), compile func(ctx context.Context
 	if err != nil {
 		return nil, err
 	}
-	return &Finder{pins: pins, ways: ways, fetcher: fetcher, progress: progress, compile: compile, versionTimeout: versionTimeout}, nil
+	return &Finder{pins: pins, ways: ways, fetcher: fetcher, progress: progress, compile: compile, versionTimeout: tools.VersionTimeout}, nil
 }
 
 // Find returns the path of each of the tools, which package tools must know. A tool is had in the first way that works: the file that the
@@ -87,7 +87,7 @@ func (f *Finder) Find(ctx context.Context, names []string) (paths map[string]str
 	paths = map[string]string{}
 	var missing []string
 	for _, name := range names {
-		path, err := f.existing(name)
+		path, err := f.existing(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -123,8 +123,8 @@ func (f *Finder) Find(ctx context.Context, names []string) (paths map[string]str
 }
 
 // existing returns the path of the tool if it is there already.
-func (f *Finder) existing(name string) (path string, err error) {
-	if path, err = tools.Existing(name); path != "" || err != nil {
+func (f *Finder) existing(ctx context.Context, name string) (path string, err error) {
+	if path, err = tools.Existing(ctx, name, f.progress); path != "" || err != nil {
 		return path, err
 	}
 	if p := find(f.pins, name); p != nil && slices.Contains(f.ways, download) {

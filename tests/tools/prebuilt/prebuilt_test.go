@@ -261,6 +261,15 @@ func TestWaysAreThoseOfTheUser(t *testing.T) {
 		t.Setenv("TEST_ASSET_ETCD", "/mine/etcd")
 		g.Expect(f.finder.Find(t.Context(), []string{"etcd"})).To(HaveKeyWithValue("etcd", "/mine/etcd"))
 	})
+	t.Run("assets_of_another_project", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFinder(t, pin)
+		assets := t.TempDir()
+		g.Expect(os.WriteFile(filepath.Join(assets, "kube-apiserver"), []byte("#!/bin/sh\necho Kubernetes v1.20.0\n"), 0o700)).To(Succeed())
+		t.Setenv("KUBEBUILDER_ASSETS", assets)
+		g.Expect(f.finder.Find(t.Context(), []string{"kube-apiserver"})).To(HaveKeyWithValue("kube-apiserver", "/compiled/kube-apiserver"))
+		g.Expect(f.lines.String()).To(ContainSubstring("passed over: kube-apiserver is v1.20.0"))
+	})
 	t.Run("mirror_without_https", func(t *testing.T) {
 		_, err := newFetcher("http://mirror.example.com/", defaultLimits)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("must begin with https:// or file://")))
@@ -299,17 +308,51 @@ func TestTwoProcessesDownloadOnce(t *testing.T) {
 }
 
 func TestDownloadAfterAKilledOneIsWhole(t *testing.T) {
-	g := NewWithT(t)
-	h := newHost(t)
-	f := newFinder(t, h.archive("etcd", archived(t, member{name: "bin/etcd", content: program(t)})))
-	dir, err := f.finder.pins[0].directory()
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(os.MkdirAll(dir+".new", 0o700)).To(Succeed())
-	g.Expect(os.WriteFile(filepath.Join(dir+".new", "etcd"), []byte("half"), 0o700)).To(Succeed())
-	paths, err := f.finder.Find(t.Context(), []string{"etcd"})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(os.ReadFile(paths["etcd"])).To(HaveLen(len(program(t))), f.lines.String())
-	g.Expect(kept(t)).To(ConsistOf("etcd"))
+	whole := headerOfProgram(t)
+	archive := archived(t, member{name: "bin/etcd", content: whole}, member{name: "bin/ko", content: whole})
+	half := archive[:len(archive)/2]
+	for name, left := range map[string]map[string]string{
+		"before the first byte":          {},
+		"half of the archive":            {".download-1": string(half)},
+		"all of it, not verified":        {".download-1": string(archive)},
+		"half of a program":              {".download-1": string(archive), "etcd": whole[:len(whole)/2]},
+		"one program of two":             {".download-1": string(archive), "etcd": whole},
+		"unpacked, not checked":          {"etcd": whole, "ko": "#!/bin/sh\n"},
+		"checked, not in its place":      {"etcd": whole, "ko": whole},
+		"several downloads that stopped": {".download-1": string(half), ".download-2": string(half)},
+	} {
+		t.Run(strings.NewReplacer(" ", "_", ",", "").Replace(name), func(t *testing.T) {
+			g := NewWithT(t)
+			h := newHost(t)
+			f := newFinder(t, h.archive("etcd,ko", archive))
+			dir, err := f.finder.pins[0].directory()
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(os.MkdirAll(dir+".new", 0o700)).To(Succeed())
+			g.Expect(os.WriteFile(dir+".lock", nil, 0o600)).To(Succeed()) // the kernel released it
+			for file, content := range left {
+				g.Expect(os.WriteFile(filepath.Join(dir+".new", file), []byte(content), 0o700)).To(Succeed())
+			}
+			paths, err := f.finder.Find(t.Context(), []string{"etcd", "ko"})
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, path := range paths {
+				g.Expect(os.ReadFile(path)).To(BeEquivalentTo(whole), f.lines.String())
+			}
+			g.Expect(h.count()).To(Equal(1), "what was left is not used")
+			g.Expect(kept(t)).To(ConsistOf("etcd", "ko"))
+			g.Expect(dir + ".new").NotTo(BeADirectory())
+		})
+	}
+	t.Run("in_its_place_not_reported", func(t *testing.T) {
+		g := NewWithT(t)
+		h := newHost(t)
+		f := newFinder(t, h.archive("etcd", archive))
+		dir, err := f.finder.pins[0].directory()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(os.MkdirAll(dir, 0o700)).To(Succeed())
+		g.Expect(os.WriteFile(filepath.Join(dir, "etcd"), []byte(whole), 0o700)).To(Succeed())
+		g.Expect(f.finder.Find(t.Context(), []string{"etcd"})).To(HaveKeyWithValue("etcd", filepath.Join(dir, "etcd")))
+		g.Expect(h.count()).To(BeZero())
+	})
 }
 
 func TestProgramsOnPathAreUsedIfTheyWillDo(t *testing.T) {

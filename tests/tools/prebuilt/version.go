@@ -3,61 +3,21 @@ package prebuilt
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
-	"time"
 
 	"github.com/blang/semver"
 
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// versionTimeout is how long a program may take to say its version.
-const versionTimeout = 5 * time.Second
-
-// versionArguments make a program print its version. The other programs have no such arguments.
-var versionArguments = map[string][]string{
-	"kube-apiserver":          {"--version"},
-	"kube-controller-manager": {"--version"},
-	"kubectl":                 {"version", "--client"},
-	"pulumi":                  {"version"},
-}
-
-var versionPattern = regexp.MustCompile(`v(\d+\.\d+\.\d+\S*)`)
-
-// versionOf asks the program for its version. The program runs without the user's home directory: what only works there, such as a script
-// that looks for the real program, will not work for the demo.
-func versionOf(ctx context.Context, tool, path string, timeout time.Duration) (semver.Version, error) {
-	home, err := os.MkdirTemp("", "stack-controller-home-")
-	if err != nil {
-		return semver.Version{}, err
-	}
-	defer os.RemoveAll(home)
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, versionArguments[tool]...)
-	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "PULUMI_SKIP_UPDATE_CHECK=true"}
-	cmd.WaitDelay = time.Second
-	output, err := cmd.Output()
-	if err != nil {
-		return semver.Version{}, fmt.Errorf("ask %s for its version: %w", path, err)
-	}
-	found := versionPattern.FindSubmatch(output)
-	if found == nil {
-		return semver.Version{}, fmt.Errorf("%s does not say its version", path)
-	}
-	return semver.Parse(string(found[1]))
-}
-
 // checkVersion returns an error if the tool in the directory says that it has another version than the pin. Etcd has its own version.
 func (p *pin) checkVersion(ctx context.Context, tool, dir string) error {
-	if versionArguments[tool] == nil {
+	if !tools.SaysVersion(tool) {
 		return nil
 	}
-	version, err := versionOf(ctx, tool, filepath.Join(dir, tool), versionTimeout)
+	version, err := tools.ProgramVersion(ctx, tool, filepath.Join(dir, tool), tools.VersionTimeout)
 	if err == nil && "v"+version.String() != p.version {
 		err = fmt.Errorf("it says that it is v%s, not %s", version, p.version)
 	}
@@ -78,7 +38,7 @@ func (f *Finder) searchPath(ctx context.Context, names []string, paths map[strin
 		if err != nil {
 			continue
 		}
-		version, err := versionOf(ctx, name, path, f.versionTimeout)
+		version, err := tools.ProgramVersion(ctx, name, path, f.versionTimeout)
 		if err != nil {
 			f.progress(fmt.Sprintf("%-40s passed over: %s", path, err))
 			continue
