@@ -137,7 +137,7 @@ site: ## Build a site from docs into OUTPUT/site, with npm, and check its links
 ##@ Release
 
 .PHONY: release
-release: images ## Write all of a release into OUTPUT: images, SBOMs, install.yaml, flux.yaml, account.yaml, crds.yaml, chart, schemas, command line and its catalogs, checksums
+release: images ## Write all of a release into OUTPUT: images, SBOMs, install.yaml, flux.yaml, resource_set.yaml, account.yaml, crds.yaml, chart, schemas, command line and its catalogs, checksums
 	@$(release_settings) .ci/release manifests chart cli catalog schemas $(if $(IMAGE_REGISTRY),push) checksums
 
 .PHONY: chart

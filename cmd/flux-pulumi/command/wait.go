@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -16,6 +15,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/report/reasons"
 )
 
 const (
@@ -104,13 +104,6 @@ const (
 	fetchTime  = time.Minute
 )
 
-// startsAnother are the reasons of a Stalled Stack whose last update, plan or outputs are the problem: a request starts another update.
-var startsAnother = []string{
-	pulumiv1.UpdateFailedReason, pulumiv1.UpdateConflictReason, pulumiv1.StateUpgradeRequiredReason, pulumiv1.PolicyViolationReason,
-	pulumiv1.ApprovalRequiredReason, pulumiv1.PlanRejectedReason, pulumiv1.OutputsNotWrittenReason, pulumiv1.OutputsConflictReason,
-	pulumiv1.OutputSecretReason, pulumiv1.OutputNotFoundReason, pulumiv1.OutputsTooLargeReason,
-}
-
 // awaitStack waits until the Stack is up to date after the request, and shows the progress of its Update. The Stack is the one that the API server
 // returned for the request. The wait fails when a later Update than its last one ends without success.
 func (s *session) awaitStack(ctx context.Context, c *cluster, asked *pulumiv1.Stack, timeout time.Duration, request string) (*pulumiv1.Stack, error) {
@@ -144,7 +137,7 @@ func reached(stack, asked *pulumiv1.Stack, request string, ago time.Duration) (b
 		}
 		answered := ago >= patience || !equality.Semantic.DeepEqual(stack.Status, asked.Status)
 		if answered && stalled != nil && stalled.ObservedGeneration == stack.Generation && status.CurrentUpdate == nil &&
-			!slices.Contains(startsAnother, stalled.Reason) {
+			!startsAnother(stalled.Reason) {
 			return false, failed(exitNotReady, "Stack %q cannot be updated now (%s): %s; the request is kept until it can", stack.Name, stalled.Reason,
 				short(stalled.Message))
 		}
@@ -158,6 +151,12 @@ func reached(stack, asked *pulumiv1.Stack, request string, ago time.Duration) (b
 		return false, failed(exitNotReady, "Stack %q is not ready (%s): %s", stack.Name, condition.Reason, short(condition.Message))
 	}
 	return apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition), nil
+}
+
+// startsAnother reports whether a request starts another update of a Stack that is Stalled with the reason.
+func startsAnother(reason string) bool {
+	row := reasons.Tables()[0].Row(reason)
+	return row != nil && row.StartsAnother
 }
 
 // isHandled reports whether the controller of an object, which was read after the request was made, has handled it, or a later one that has

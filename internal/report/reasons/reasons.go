@@ -47,6 +47,9 @@ type Row struct {
 	Means, When, Todo string
 	// Tests are names of tests that cause the reason: the package, a dot, the function, and the subtest if there is one.
 	Tests []string
+	// StartsAnother says of a reason of a Stalled Stack that a request starts another update: the last update, plan or outputs are the problem. With
+	// another reason, the Stack keeps the request until somebody acts.
+	StartsAnother bool
 }
 
 // elsewhere means that the table of another kind declares the constant of the reason.

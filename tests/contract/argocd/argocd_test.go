@@ -13,10 +13,13 @@ import (
 	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/fluxcd/pkg/apis/meta"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/report/reasons"
 	"github.com/stack-controller/stack-controller/tests/framework/argocd"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -213,7 +216,8 @@ func TestHealthOfObjectsWithoutAStatusIsProgressing(t *testing.T) {
 	program := object(t, `{apiVersion: pulumi.com/v1, kind: Program, metadata: {name: app, generation: 1}, status: {observedGeneration: 1, conditions: [
 		{type: Ready, status: "False", reason: SpecInvalid, message: no}, {type: Stalled, status: "True", reason: SpecInvalid, message: no resources}]}}`)
 	g.Expect(settings(t).Health(program)).To(Equal(argocd.Health{Status: "Degraded", Message: "SpecInvalid: no resources"}))
-	suspended := object(t, `{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, generation: 2}, spec: {suspend: true}}`)
+	suspended := object(t, `{apiVersion: pulumi.com/v1, kind: Stack, spec: {suspend: true}, metadata: {name: app, generation: 2, annotations: {
+		pulumi.com/reconciliation-request: b}}}`)
 	g.Expect(settings(t).Health(suspended)).To(HaveField("Status", "Suspended"))
 }
 
@@ -224,6 +228,73 @@ func TestStackThatWaitsForAnApprovalOrAWindowIsSuspended(t *testing.T) {
 		stack := object(t, fmt.Sprintf(`{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, generation: 1}, status: {observedGeneration: 1, conditions: [
 			{type: Ready, status: "False", reason: %[1]s, message: why}, {type: Stalled, status: "True", reason: %[1]s, message: why}]}}`, reason))
 		g.Expect(settings(t).Health(stack)).To(Equal(argocd.Health{Status: health, Message: reason + ": why"}))
+	}
+}
+
+// requestAnnotations are the annotations that ask for an update, with the fields in which the status has the one that was handled last.
+var requestAnnotations = map[string]string{
+	pulumiv1.ReconcileRequestAnnotation: "observedReconcileRequest",
+	meta.ReconcileRequestAnnotation:     "lastHandledReconcileAt",
+	pulumiv1.LastUpdateAnnotation:       "observedLastUpdateRequest",
+}
+
+func TestStackIsProgressingUntilItsRequestIsHandled(t *testing.T) {
+	g, checks := NewWithT(t), settings(t)
+	// health returns the health of a Stack with one condition, which is Ready unless it is Stalled.
+	health := func(annotation, request, handled, kind, status, reason string) argocd.Health {
+		stack := object(t, fmt.Sprintf(`{apiVersion: pulumi.com/v1, kind: Stack, metadata: {name: app, generation: 1, annotations: {%q: %q}}, status: {
+			observedGeneration: 1, lastUpdate: {name: app-3}, %q: %q, conditions: [
+			{type: Ready, status: "False", reason: %[7]s, message: why}, {type: %[5]s, status: %[6]q, reason: %[7]s, message: why}]}}`,
+			annotation, request, requestAnnotations[annotation], handled, kind, status, reason))
+		found, err := checks.Health(stack)
+		g.Expect(err).NotTo(HaveOccurred())
+		return found
+	}
+	for annotation := range requestAnnotations {
+		for request, handled := range map[string]string{"b": "b", "": "a"} {
+			g.Expect(health(annotation, request, handled, "Ready", "True", "ProcessingCompleted")).To(Equal(argocd.Health{Status: "Healthy", Message: "why"}))
+		}
+		for _, status := range []string{"True", "False"} {
+			g.Expect(health(annotation, "b", "a", "Ready", status, "DependencyNotReady")).To(
+				Equal(argocd.Health{Status: "Progressing", Message: "An update is requested. why"}))
+		}
+	}
+	for _, row := range reasons.Tables()[0].Rows {
+		want := "Degraded"
+		switch {
+		case row.StartsAnother:
+			want = "Progressing"
+		case row.Reason == pulumiv1.WindowClosedReason:
+			want = "Suspended"
+		}
+		g.Expect(health(meta.ReconcileRequestAnnotation, "b", "a", "Stalled", "True", row.Reason)).To(HaveField("Status", want), row.Reason)
+	}
+	g.Expect(health(pulumiv1.ReconcileRequestAnnotation, "after-app-3", "after-app-2", "Ready", "True", "ProcessingCompleted")).To(
+		HaveField("Status", "Healthy"), "only Stacks that depend on it ask for an update")
+}
+
+func TestStackRolloutIsProgressingUntilItsRequestIsHandled(t *testing.T) {
+	g := NewWithT(t)
+	for handled, want := range map[string]string{"a": "Progressing", "b": "Healthy"} {
+		rollout := object(t, fmt.Sprintf(`{apiVersion: auto.pulumi.com/v1alpha1, kind: StackRollout, metadata: {name: app, generation: 1, annotations: {%q: b}},
+			status: {observedGeneration: 1, lastHandledReconcileAt: %s, conditions: [{type: Ready, status: "True", reason: Complete, message: why}]}}`,
+			meta.ReconcileRequestAnnotation, handled))
+		g.Expect(settings(t).Health(rollout)).To(HaveField("Status", want))
+	}
+}
+
+func TestTheGuideMakesASyncARequestThatTheHealthCheckKnows(t *testing.T) {
+	g := NewWithT(t)
+	guide, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", "argo-cd.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, manifest, found := strings.Cut(string(guide), "```yml\napiVersion: argoproj.io/v1alpha1\n")
+	g.Expect(found).To(BeTrue())
+	manifest, _, _ = strings.Cut(manifest, "```")
+	annotations, _, err := unstructured.NestedStringMap(object(t, manifest).Object, "spec", "source", "kustomize", "commonAnnotations")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(annotations).To(HaveLen(1))
+	for annotation := range annotations {
+		g.Expect(requestAnnotations).To(HaveKey(annotation))
 	}
 }
 

@@ -194,6 +194,29 @@ func TestWhatWorkflowsCallExists(t *testing.T) {
 	g.Expect(calls).To(BeNumerically(">=", 5))
 }
 
+// packageOfNpx matches a package that npx installs, which no lock file pins.
+var packageOfNpx = regexp.MustCompile(`--package[= ](\S+)`)
+
+func TestWhatNpxRunsIsPinned(t *testing.T) {
+	g := NewWithT(t)
+	calls := 0
+	steps(t, func(name string, s step) {
+		if !strings.Contains(s.Run, "npx ") {
+			return
+		}
+		packages := packageOfNpx.FindAllStringSubmatch(s.Run, -1)
+		g.Expect(packages).NotTo(BeEmpty(), name)
+		for _, found := range packages {
+			g.Expect(found[1]).To(MatchRegexp(`^\S+@\d+\.\d+\.\d+$`), name)
+		}
+		for _, path := range regexp.MustCompile(`\bdocs/\S+`).FindAllString(s.Run, -1) {
+			calls++
+			g.Expect(inRepository(path)).To(BeARegularFile(), name)
+		}
+	})
+	g.Expect(calls).To(Equal(1))
+}
+
 // What root has written to the caches and to bin, another user cannot write to.
 func TestAfterRootNoOtherUserBuilds(t *testing.T) {
 	for file, w := range workflows(t) {

@@ -406,6 +406,8 @@ func TestOneSettingNamesAllOfARelease(t *testing.T) {
 	path := at(t, applied, "spec", "path").(string)
 	g.Expect(filepath.Join(unpack(t, dir), path, "kustomization.yaml")).To(BeARegularFile())
 	g.Expect(dryRun(t, flux(t), filepath.Join(dir, "flux.yaml"))).To(Succeed())
+	set := decode(t, read(t, dir, "resource_set.yaml")).get(t, "ResourceSet", "stack-controller")
+	g.Expect(at(t, set, "spec", "inputs")).To(Equal([]any{map[string]any{"url": at(t, source, "spec", "url"), "version": ">=1.2.3"}}))
 }
 
 // Without any setting the names start with the default, as in config, so that the registry can replace it.

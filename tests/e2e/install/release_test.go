@@ -198,7 +198,7 @@ func TestTheSameSourceGivesTheSameRelease(t *testing.T) {
 	sums := read(t, first, "checksums.txt")
 	g.Expect(read(t, second, "checksums.txt")).To(Equal(sums))
 	lines := strings.Split(strings.TrimSpace(sums), "\n")
-	g.Expect(lines).To(HaveLen(6))
+	g.Expect(lines).To(HaveLen(7))
 	for _, line := range lines {
 		sum, name, found := strings.Cut(line, "  ")
 		g.Expect(found).To(BeTrue(), line)

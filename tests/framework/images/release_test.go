@@ -124,14 +124,46 @@ func TestReleaseIsNamedByItsDigestAndGetsItsVersionLast(t *testing.T) {
 		g.Expect(string(layout)).To(ContainSubstring(`"` + digest + `"`))
 	}
 	// The files of a release on GitHub are not in directories, and checksums.txt lists all of them.
-	files, err := filepath.Glob(filepath.Join(output, "*"))
+	files, err := os.ReadDir(output)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Count(read("checksums.txt"), "\n")).To(Equal(len(files) - 1))
+	names, sums := []string{}, []string{"checksums.txt"}
 	for _, file := range files {
-		if name := filepath.Base(file); name != "checksums.txt" {
-			g.Expect(read("checksums.txt")).To(ContainSubstring("  " + name + "\n"))
+		names = append(names, file.Name())
+	}
+	for line := range strings.Lines(read("checksums.txt")) {
+		_, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		sums = append(sums, name)
+	}
+	g.Expect(names).To(ConsistOf(promisedFiles(t, "linux", runtime.GOARCH)))
+	g.Expect(sums).To(ConsistOf(names))
+}
+
+// promisedFiles returns the names of the files that the guide promises of a release, with the images and the command line for one platform, and without
+// the signatures, which only the workflow makes.
+func promisedFiles(t *testing.T, system, architecture string) (names []string) {
+	t.Helper()
+	g := NewWithT(t)
+	guide, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", "installation.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, table, found := strings.Cut(string(guide), "\nA release has these files:\n\n| file | content |\n|---|---|\n")
+	g.Expect(found).To(BeTrue())
+	table, _, _ = strings.Cut(table, "\n\n")
+	placeholders := strings.NewReplacer("VERSION", strings.TrimPrefix(releaseVersion, "v"), "SYSTEM", system, "ARCHITECTURE", architecture,
+		"PLATFORM", system+"-"+architecture)
+	for row := range strings.SplitSeq(table, "\n") {
+		for name := range strings.SplitSeq(strings.Split(row, "|")[1], ",") {
+			name = placeholders.Replace(strings.Trim(name, " `"))
+			switch kind, ofImages := strings.CutPrefix(name, "NAME."); {
+			case ofImages:
+				for _, image := range released {
+					names = append(names, image.name+"."+kind)
+				}
+			case !strings.HasSuffix(name, ".sigstore.json"):
+				names = append(names, name)
+			}
 		}
 	}
+	return names
 }
 
 func TestNothingIsPushedThatIsBasedOnATag(t *testing.T) {
