@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -76,6 +77,9 @@ func (s *session) beginQuickstart(ctx context.Context, c *cluster, image string,
 	case err != nil:
 		return err
 	case found == nil:
+		if err := c.checkStorage(ctx); err != nil {
+			return err
+		}
 		namespace := &corev1.Namespace{Name: quickstartNamespace, Labels: quickstartLabels}
 		if err := c.create(ctx, namespace); err != nil {
 			return err
@@ -128,6 +132,35 @@ func (c *cluster) quickstartNamespace(ctx context.Context) (*corev1.Namespace, e
 		return nil, fmt.Errorf("the namespace %s exists, and was not created by this command", quickstartNamespace)
 	}
 	return namespace, nil
+}
+
+// defaultClass is the annotation of a StorageClass that claims without a class use. The API server also accepts its former name.
+const defaultClass, formerDefaultClass = "storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"
+
+// checkStorage returns an error if the claim of the example would wait for ever: the cluster has no default StorageClass, and no volume for
+// this claim. If the user may not list these, it returns nil.
+func (c *cluster) checkStorage(ctx context.Context) error {
+	classes, volumes := &storagev1.StorageClassList{}, &corev1.PersistentVolumeList{}
+	for _, list := range []client.ObjectList{classes, volumes} {
+		switch err := c.list(ctx, list); {
+		case apierrors.IsForbidden(err):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	isDefault := func(class storagev1.StorageClass) bool {
+		return class.Annotations[defaultClass] == "true" || class.Annotations[formerDefaultClass] == "true"
+	}
+	isForClaim := func(volume corev1.PersistentVolume) bool {
+		claim := volume.Spec.ClaimRef
+		return claim != nil && claim.Namespace == quickstartNamespace && claim.Name == stateClaim
+	}
+	if slices.ContainsFunc(classes.Items, isDefault) || slices.ContainsFunc(volumes.Items, isForClaim) {
+		return nil
+	}
+	return fmt.Errorf("the cluster has no default StorageClass, which would create the volume for the state. Choose one of 'kubectl get storageclasses': "+
+		"'kubectl annotate storageclass NAME %s=true', or create a PersistentVolume for the claim %s/%s", defaultClass, quickstartNamespace, stateClaim)
 }
 
 // quickstartObjects returns the objects of the example.

@@ -18,6 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,7 +46,9 @@ func newSession(in io.Reader) (*session, *strings.Builder) {
 // newCluster returns a cluster with the objects, and the number of reads so far.
 func newCluster(objects ...client.Object) (*cluster, *int) {
 	scheme, reads := runtime.NewScheme(), new(int)
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, pulumiv1.AddToScheme, autov1alpha1.AddToScheme, sourcev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, storagev1.AddToScheme, pulumiv1.AddToScheme, autov1alpha1.AddToScheme, sourcev1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			panic(err)
 		}

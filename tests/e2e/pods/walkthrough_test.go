@@ -317,7 +317,7 @@ var tutorialBlock = regexp.MustCompile("(?s)```sh\n(.*?)```\n(?:(?:[^`]|`[^`])*?
 
 // tutorialReplacements replace what the tutorial downloads by what the cluster of the tests has.
 var tutorialReplacements = [][2]string{
-	{"type: random:RandomPet\n", "type: test:index:Sleep\n      options: {version: 0.1.0}\n"},
+	{"type: random:RandomPet\n", "type: test:index:Sleep\n    options: {version: 0.1.0}\n"},
 	{"length: 2\n", "seconds: 0\n"},
 }
 
@@ -331,24 +331,28 @@ func TestTutorialWorksAsItIsWritten(t *testing.T) {
 	}
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", "tutorial.md"))
 	g.Expect(err).NotTo(HaveOccurred())
+	// A new repository, with a first commit.
+	repository, _, err := system.Git.Create("tutorial/pet", gitserver.Files{"README.md": "# pet\n"})
+	g.Expect(err).NotTo(HaveOccurred())
 	before, commands, found := strings.Cut(string(content), tutorialBegin)
 	g.Expect(found).To(BeTrue())
 	g.Expect(tutorialBlock.FindAllString(before, -1)).To(HaveLen(2), "with the next block, there is a first Stack: it should take five at most")
 	commands, _, found = strings.Cut(commands, tutorialEnd)
 	g.Expect(found).To(BeTrue())
 	for _, replacement := range append(tutorialReplacements, [2]string{"pulumi/pulumi:3.250.0-nonroot", system.Images.Pulumi.Reference},
+		[2]string{"https://github.com/you/pet\n", repository.URL + "\n"},
 		[2]string{"flux pulumi quickstart\n", "flux pulumi quickstart --image=" + system.Images.Pulumi.Reference + "\n"},
 		[2]string{"image: busybox:1.37\n", "image: " + system.Images.Busybox.Reference + "\n      imagePullPolicy: Never\n"}) {
 		g.Expect(commands).To(ContainSubstring(replacement[0]))
 		commands = strings.ReplaceAll(commands, replacement[0], replacement[1])
 	}
-	plugin := buildCommandLine(t, g, "flux-pulumi")
+	plugin, dir := buildCommandLine(t, g, "flux-pulumi"), t.TempDir()
 	outputs := 0
 	for _, block := range tutorialBlock.FindAllStringSubmatch(commands, -1) {
-		printed, err := shell(t.Context(), filepath.Dir(plugin), block[1])
+		printed, err := shell(t.Context(), dir, filepath.Dir(plugin), block[1])
 		if err != nil {
 			// If an event did not arrive, these logs show how far it came.
-			logs, _ := shell(t.Context(), filepath.Dir(plugin), "kubectl logs deployment/notification-controller --namespace flux-system --tail=50\n"+
+			logs, _ := shell(t.Context(), dir, filepath.Dir(plugin), "kubectl logs deployment/notification-controller --namespace flux-system --tail=50\n"+
 				"kubectl get events --namespace "+tutorialNamespace)
 			t.Log(logs)
 		}
@@ -380,9 +384,9 @@ func provideVolume(t *testing.T, g *WithT, namespace string) {
 	t.Cleanup(func() { g.Expect(system.Client.Delete(context.Background(), volume)).To(Succeed()) })
 }
 
-// shell runs shell commands that call kubectl as administrator, and returns all that they print. kubectl and flux find their plugins in the
-// directory plugins.
-func shell(ctx context.Context, plugins, commands string) (string, error) {
+// shell runs shell commands in the directory dir. They call kubectl as administrator, and git as a user without configuration. kubectl and
+// flux find their plugins in the directory plugins. It returns all that the commands print.
+func shell(ctx context.Context, dir, plugins, commands string) (string, error) {
 	kubectl, err := tools.Path(ctx, "kubectl", nil)
 	if err != nil {
 		return "", err
@@ -392,7 +396,9 @@ func shell(ctx context.Context, plugins, commands string) (string, error) {
 	script := fmt.Sprintf("set -eu\nkubectl() { %q \"$@\"; }\nflux() { plugin=$1; shift; \"flux-$plugin\" \"$@\"; }\n%s", kubectl, commands)
 	cmd := system.Cluster.Command(ctx, "sh", "-c", script)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+system.Cluster.KubeconfigPath, "KUBECACHEDIR="+filepath.Join(system.Cluster.Dir, "kubectl"),
-		"PATH="+plugins+":"+os.Getenv("PATH"))
+		"PATH="+plugins+":"+os.Getenv("PATH"), "HOME="+dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=you", "GIT_AUTHOR_EMAIL=you@example.com",
+		"GIT_COMMITTER_NAME=you", "GIT_COMMITTER_EMAIL=you@example.com")
+	cmd.Dir = dir
 	output, err := cmd.CombinedOutput()
 	return string(output), err
 }

@@ -47,7 +47,7 @@ func TestRealGitClonesWhatWasCommitted(t *testing.T) {
 	g.Expect(files).NotTo(HaveKey("dir/old.txt"))
 }
 
-func TestPublishedServerIsClonedFromItsPublicAddress(t *testing.T) {
+func TestPublishedServerIsClonedAndPushedToAtItsPublicAddress(t *testing.T) {
 	g := NewWithT(t)
 	server, err := gitserver.Start(t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
@@ -62,6 +62,10 @@ func TestPublishedServerIsClonedFromItsPublicAddress(t *testing.T) {
 	clone := filepath.Join(t.TempDir(), "clone")
 	run(g, "/", "clone", "--quiet", repository.URL, clone)
 	g.Expect(run(g, clone, "rev-parse", "HEAD")).To(Equal(first))
+
+	run(g, clone, "-c", "user.name=you", "-c", "user.email=you@example.com", "commit", "--quiet", "--allow-empty", "--message=second")
+	run(g, clone, "push", "--quiet")
+	g.Expect(run(g, clone, "ls-remote", "origin", gitserver.Branch)).To(HavePrefix(run(g, clone, "rev-parse", "HEAD")))
 }
 
 func TestEveryRepositoryStaysBelowTheServersDirectory(t *testing.T) {
