@@ -147,7 +147,7 @@ func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
 
 func TestIgnoredChangesAreNoDriftAndAFailedCheckKnowsOfNone(t *testing.T) {
 	suite.Long(t, "further checks; the tests of internal/controller/stack prove what comes of them")
-	r := deployedThings(begin(t, "drift-ignored"), "")
+	r := deployedThings(begin(t, "drift-unknown"), "")
 	before := r.Await(ready(""))
 	r.write("first", "theirs")
 	r.Expect(os.Remove(r.file("second"))).To(Succeed())
