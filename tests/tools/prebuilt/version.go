@@ -6,18 +6,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/blang/semver"
 
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
+// downloadedTimeout is how long a program that was downloaded may take to say its version: the demo is compiled at the same time, and there is no
+// other program to take.
+const downloadedTimeout = 2 * time.Minute
+
 // checkVersion returns an error if the tool in the directory says that it has another version than the pin. Etcd has its own version.
 func (p *pin) checkVersion(ctx context.Context, tool, dir string) error {
 	if !tools.SaysVersion(tool) {
 		return nil
 	}
-	version, err := tools.ProgramVersion(ctx, tool, filepath.Join(dir, tool), tools.VersionTimeout)
+	version, err := tools.ProgramVersion(ctx, tool, filepath.Join(dir, tool), downloadedTimeout)
 	if err == nil && "v"+version.String() != p.version {
 		err = fmt.Errorf("it says that it is v%s, not %s", version, p.version)
 	}
