@@ -160,5 +160,6 @@ func (h *waiting) text() string {
 		out.WriteString(row(line.name, measure.Seconds(line.took), measure.Seconds(line.cpu[controller]), line.byVerb(),
 			number("%.2f", float64(line.sum())/float64(h.stacks)), number("%d", rolloutWrites(line.cost))))
 	}
+	out.WriteString("\nEach StackRollout is written once and has an event for a commit. A GET renews a watch, which lasts 5 to 10 minutes.\n")
 	return out.String()
 }
