@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
+	"github.com/stack-controller/stack-controller/internal/waves"
 )
 
 func TestStatusIsBounded(t *testing.T) {
@@ -166,5 +168,40 @@ func BenchmarkDecide(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		f.decide()
+	}
+}
+
+func TestArtifactsThatStacksMayNeedAreKept(t *testing.T) {
+	g := NewWithT(t)
+	digest := func(letter string) string { return revision(letter).Digest }
+	rollout := &autov1alpha1.StackRolloutStatus{Stable: new(revision("a")), Target: &autov1alpha1.RolloutTarget{RolloutRevision: revision("b")},
+		Earlier: []autov1alpha1.RolloutRevision{revision("c"), revision("d")}}
+	member := func(has string) *waves.Member { return &waves.Member{Has: has} }
+	g.Expect(neededBy(&autov1alpha1.StackRolloutStatus{}, nil)).To(BeEmpty())
+	g.Expect(neededBy(rollout, nil)).To(Equal([]string{digest("b"), digest("a")}))
+	g.Expect(neededBy(rollout, []*waves.Member{
+		member(digest("a")), member(digest("d")), member("5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc"), member(digest("e")), member(digest("d")), member(""),
+	})).To(Equal([]string{digest("b"), digest("a"), digest("d"), digest("e")}), "e is of a source of its own")
+}
+
+// With more digests than are kept, what Stacks ran that wait goes first, and each decision keeps the same.
+func TestArtifactsOfStacksThatWaitAreKeptFirst(t *testing.T) {
+	g := NewWithT(t)
+	rollout := &autov1alpha1.StackRolloutStatus{Stable: new(revision("a")), Target: &autov1alpha1.RolloutTarget{RolloutRevision: revision("b")}}
+	var members []*waves.Member
+	var waiting []string
+	for i := range 100 {
+		m := &waves.Member{Has: fmt.Sprintf("sha256:%064x", i), HasTarget: i < 70}
+		if members = append(members, m); !m.HasTarget {
+			waiting = append(waiting, m.Has)
+		}
+	}
+	kept := neededBy(rollout, members)
+	g.Expect(kept).To(HaveLen(maxKept))
+	g.Expect(kept).To(ContainElements(revision("b").Digest, revision("a").Digest))
+	g.Expect(kept).To(ContainElements(waiting))
+	for range 10 {
+		rand.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+		g.Expect(neededBy(rollout, members)).To(Equal(kept))
 	}
 }

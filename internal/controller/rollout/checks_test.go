@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -155,16 +156,73 @@ func TestChecksOfManyStacksTakeBoundedTime(t *testing.T) {
 		}
 		return count, time.Since(start)
 	}
-	known, took := pass()
-	t.Logf("%d of %d Stacks in %s", known, len(stacks), took)
-	g.Expect(took).To(BeNumerically("<", 2*checkBudget))
-	for range 1000 {
-		again, _ := pass()
-		if again == len(stacks) {
-			return
-		}
+	known, fastest := pass()
+	for range 3 {
+		again, took := pass()
 		g.Expect(again).To(BeNumerically(">", known), "what is known is not evaluated again")
-		known = again
+		known, fastest = again, min(fastest, took)
 	}
-	t.Fatal("the checks never end")
+	t.Logf("%d of %d Stacks are known, the fastest pass took %s", known, len(stacks), fastest)
+	// The machine may be busy during one pass.
+	g.Expect(fastest).To(BeNumerically("<", checkBudget*12/10))
+}
+
+// An API server that is slow takes from the time for expressions, but some are evaluated each time, so that the checks end.
+func TestReadsAndExpressionsOfChecksShareTheirTime(t *testing.T) {
+	for name, tt := range map[string]struct {
+		read                     time.Duration
+		reads, known, mostPasses int
+	}{
+		"fast": {read: readBudget / 5, reads: 5, known: 10, mostPasses: 2},
+		"slow": {read: 2 * checkBudget, reads: 1, known: 1, mostPasses: 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := NewWithT(t)
+				var stacks []*pulumiv1.Stack
+				whole := map[string]*pulumiv1.Stack{}
+				for i := range 15 {
+					stack := &pulumiv1.Stack{Namespace: "team", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i)), ResourceVersion: "1"}
+					if i >= 5 {
+						stack.Status.Outputs = map[string]apiextensionsv1.JSON{"text": {Raw: []byte(`"` + strings.Repeat("a", 80<<10) + `"`)}}
+					}
+					whole[stack.Name] = stack
+					stacks = append(stacks, informercache.Shortened(stack.DeepCopy()).(*pulumiv1.Stack))
+				}
+				reads := 0
+				r, rollout := &Reconciler{}, &autov1alpha1.StackRollout{Namespace: "team", Name: "all"}
+				r.APIReader = interceptor.NewClient(nil, interceptor.Funcs{
+					Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+						reads++
+						time.Sleep(tt.read)
+						whole[key.Name].DeepCopyInto(into.(*pulumiv1.Stack))
+						return nil
+					},
+				})
+				pass := func(version string) (known int) {
+					for _, stack := range stacks[:5] {
+						stack.ResourceVersion = version
+					}
+					check := r.checksOf(t.Context(), rollout, stacks)
+					for _, stack := range stacks {
+						if _, done := check(client.ObjectKeyFromObject(stack), "true"); done {
+							known++
+						}
+					}
+					return known
+				}
+				g.Expect(pass("1")).To(Equal(5), "large Stacks have to be read first")
+				g.Expect(reads).To(BeZero())
+				start := time.Now()
+				g.Expect(pass("2")).To(Equal(tt.known))
+				g.Expect(reads).To(Equal(tt.reads))
+				g.Expect(time.Since(start)).To(Equal(time.Duration(tt.reads) * tt.read))
+				passes := 1
+				for pass("2") < len(stacks) {
+					passes++
+					g.Expect(passes).To(BeNumerically("<=", tt.mostPasses))
+				}
+			})
+		})
+	}
 }

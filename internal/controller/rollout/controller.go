@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -298,28 +299,28 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.Metrics.Forget(key.Namespace, key.Name)
 }
 
-// neededBy returns the digests of the artifacts that the Stacks of a StackRollout may need: the target, what new Stacks begin with, and what
-// Stacks ran last, also of sources of their own, at most maxKept.
+// neededBy returns the digests of the artifacts that the Stacks of a StackRollout may need, at most maxKept: the target, what new Stacks begin with,
+// and what Stacks ran last, also of sources of their own. Of these it prefers what Stacks ran that wait, because their sources offer it no longer.
+// The order of the members, which may be another one each time, does not matter.
 func neededBy(status *autov1alpha1.StackRolloutStatus, members []*waves.Member) (digests []string) {
-	needed := sets.Set[string]{}
-	need := func(digest string) {
-		if digest != "" && len(digests) < maxKept && !needed.Has(digest) {
-			needed.Insert(digest)
-			digests = append(digests, digest)
-		}
+	if status.Target != nil && status.Target.Digest != "" {
+		digests = append(digests, status.Target.Digest)
 	}
-	if status.Target != nil {
-		need(status.Target.Digest)
+	if status.Stable != nil && status.Stable.Digest != "" && !slices.Contains(digests, status.Stable.Digest) {
+		digests = append(digests, status.Stable.Digest)
 	}
-	if status.Stable != nil {
-		need(status.Stable.Digest)
-	}
+	waiting, others := sets.Set[string]{}, sets.Set[string]{}
 	for _, m := range members {
-		if waves.IsDigest(m.Has) {
-			need(m.Has)
+		switch {
+		case !waves.IsDigest(m.Has) || slices.Contains(digests, m.Has):
+		case m.HasTarget:
+			others.Insert(m.Has)
+		default:
+			waiting.Insert(m.Has)
 		}
 	}
-	return digests
+	digests = slices.Concat(digests, sets.List(waiting), sets.List(others.Difference(waiting)))
+	return digests[:min(len(digests), maxKept)]
 }
 
 func lastRequest(rollout *autov1alpha1.StackRollout) string {

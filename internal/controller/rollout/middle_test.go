@@ -442,24 +442,6 @@ func TestVerdictIsAnnouncedWhateverCameBetween(t *testing.T) {
 	})
 }
 
-func TestArtifactsThatStacksMayNeedAreKept(t *testing.T) {
-	g := NewWithT(t)
-	digest := func(letter string) string { return revision(letter).Digest }
-	rollout := &autov1alpha1.StackRolloutStatus{Stable: new(revision("a")), Target: &autov1alpha1.RolloutTarget{RolloutRevision: revision("b")},
-		Earlier: []autov1alpha1.RolloutRevision{revision("c"), revision("d")}}
-	member := func(has string) *waves.Member { return &waves.Member{Has: has} }
-	g.Expect(neededBy(&autov1alpha1.StackRolloutStatus{}, nil)).To(BeEmpty())
-	g.Expect(neededBy(rollout, nil)).To(Equal([]string{digest("b"), digest("a")}))
-	g.Expect(neededBy(rollout, []*waves.Member{
-		member(digest("a")), member(digest("d")), member("5287e5dc5287e5dc5287e5dc5287e5dc5287e5dc"), member(digest("e")), member(digest("d")), member(""),
-	})).To(Equal([]string{digest("b"), digest("a"), digest("d"), digest("e")}), "e is of a source of its own")
-	var many []*waves.Member
-	for i := range 100 {
-		many = append(many, member(fmt.Sprintf("sha256:%064x", i)))
-	}
-	g.Expect(neededBy(rollout, many)).To(HaveLen(maxKept))
-}
-
 func TestStackThatSucceedsAtASecondAttemptSoaks(t *testing.T) {
 	f := newFleet(t)
 	f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}

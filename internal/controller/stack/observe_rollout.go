@@ -67,7 +67,7 @@ func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
 	if last := o.stack.Status.LastUpdate; last != nil {
 		commit = last.LastAttemptedCommit
 	}
-	first := commit == ""
+	first := hasRunNothing(o.stack)
 	if first && rollout != nil {
 		if stable := waves.Beginning(&rollout.Status); stable != nil {
 			commit, revision = stable.Digest, stable.Revision
@@ -80,6 +80,17 @@ func (r *Reconciler) observeRollout(ctx context.Context, o *observation) error {
 		return &source.Problem{Reason: verdict.Reason, Message: verdict.Message, Watched: true}
 	}
 	return nil
+}
+
+// hasRunNothing reports whether the Stack has no commit yet, so that it begins with what its StackRollout has for new Stacks.
+func hasRunNothing(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	return last == nil || last.LastAttemptedCommit == ""
+}
+
+// mayHaveRunNothing reports the same of a Stack of the cache, which may have only the small fields of it.
+func mayHaveRunNothing(stack *pulumiv1.Stack) bool {
+	return informercache.IsShortened(stack) || hasRunNothing(stack)
 }
 
 // mayBeUnverified reports whether the Stack must not run an artifact that its source offered before: a source says only of the newest one whether

@@ -215,3 +215,43 @@ func TestStackThatGetsATurnIsWoken(t *testing.T) {
 		})
 	}
 }
+
+// All Stacks of a StackRollout had a revision, so new ones begin with it. The others have it already, and there may be 10,000.
+func TestWhatNewStacksBeginWithWakesOnlyThose(t *testing.T) {
+	g := NewWithT(t)
+	rollout := func(stable string) *autov1alpha1.StackRollout {
+		rollout := &autov1alpha1.StackRollout{Namespace: "platform", Name: "waves"}
+		rollout.Status.Target = &autov1alpha1.RolloutTarget{Digest: "sha256:b"}
+		rollout.Status.Stable = &autov1alpha1.RolloutRevision{Digest: stable}
+		return rollout
+	}
+	stack := func(name string, last *pulumiv1.StackUpdateStatus) pulumiv1.Stack {
+		stack := pulumiv1.Stack{Namespace: "team", Name: name}
+		stack.Status.LastUpdate = last
+		return stack
+	}
+	large := stack("large", &pulumiv1.StackUpdateStatus{LastAttemptedCommit: "sha256:a"})
+	large.Annotations = map[string]string{"a": strings.Repeat("a", 80<<10)}
+	r := &Reconciler{Client: members{stacks: []pulumiv1.Stack{
+		stack("new", nil), stack("has-run", &pulumiv1.StackUpdateStatus{LastAttemptedCommit: "sha256:a"}), stack("stopped-before", &pulumiv1.StackUpdateStatus{}),
+		*informercache.Shortened(&large).(*pulumiv1.Stack),
+	}}}
+	woken := func(before, after *autov1alpha1.StackRollout) (names []string) {
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		defer queue.ShutDown()
+		r.rolloutChanged(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
+		for queue.Len() > 0 {
+			request, _ := queue.Get()
+			names = append(names, request.Name)
+		}
+		return names
+	}
+	g.Expect(woken(rollout("sha256:a"), rollout("sha256:a"))).To(BeEmpty())
+	g.Expect(woken(rollout("sha256:a"), rollout("sha256:b"))).To(ConsistOf("new", "stopped-before", "large"))
+	next := rollout("sha256:b")
+	next.Status.Turns = []autov1alpha1.RolloutTurn{{Stack: "team/has-run"}}
+	g.Expect(woken(rollout("sha256:a"), next)).To(ConsistOf("new", "stopped-before", "large", "has-run"), "one has a turn, too")
+	open := rollout("sha256:a")
+	open.Spec.AllowedNamespaces = &autov1alpha1.AllowedNamespaces{From: autov1alpha1.FromAll}
+	g.Expect(woken(rollout("sha256:a"), open)).To(HaveLen(4))
+}

@@ -214,15 +214,21 @@ func (r *Reconciler) requestsFor(index string) handler.EventHandler {
 }
 
 func (r *Reconciler) findStacks(ctx context.Context, index, value string) []reconcile.Request {
+	return r.findStacksThat(ctx, index, value, func(*pulumiv1.Stack) bool { return true })
+}
+
+// findStacksThat returns the chosen ones of these Stacks.
+func (r *Reconciler) findStacksThat(ctx context.Context, index, value string, chosen func(*pulumiv1.Stack) bool) (requests []reconcile.Request) {
 	var stacks pulumiv1.StackList
 	// The objects are only read, and there may be many.
 	if err := r.List(ctx, &stacks, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "cannot list the Stacks to wake")
 		return nil
 	}
-	requests := make([]reconcile.Request, len(stacks.Items))
 	for i := range stacks.Items {
-		requests[i].NamespacedName = client.ObjectKeyFromObject(&stacks.Items[i])
+		if stack := &stacks.Items[i]; chosen(stack) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(stack)})
+		}
 	}
 	return requests
 }
@@ -281,14 +287,18 @@ func (r *Reconciler) membersIn(ctx context.Context, namespace string) (requests 
 	return requests
 }
 
-// rolloutChanged wakes the Stacks that may have something now, and all when something changed that may concern each of them. Of a large StackRollout the
-// cache has only the first turns.
+// rolloutChanged wakes the Stacks that may have something now, and all when something changed that may concern each of them. What new Stacks begin with
+// concerns only those that have run nothing. Of a large StackRollout the cache has only the first turns.
 func (r *Reconciler) rolloutChanged(ctx context.Context, e event.UpdateEvent, queue requestQueue) {
 	before, after := e.ObjectOld.(*autov1alpha1.StackRollout), e.ObjectNew.(*autov1alpha1.StackRollout)
-	if informercache.IsShortened(after) || !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) ||
-		!equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces) {
+	if informercache.IsShortened(after) || !equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces) {
 		r.wakeRollout(ctx, after, queue)
 		return
+	}
+	if !equality.Semantic.DeepEqual(before.Status.Stable, after.Status.Stable) {
+		for _, request := range r.findStacksThat(ctx, informercache.StacksByRollout, client.ObjectKeyFromObject(after).String(), mayHaveRunNothing) {
+			queue.Add(request)
+		}
 	}
 	for _, stack := range waves.Woken(&before.Status, &after.Status) {
 		queue.Add(reconcile.Request{NamespacedName: stack})

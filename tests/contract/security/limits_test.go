@@ -89,6 +89,8 @@ var limits = []limit{
 	{"Stacks of a StackRollout that make plans at once", "%s", "internal/controller/rollout.maxPlans", 200, "others plan later", "rollout.TestPlansAreBounded"},
 	{"Names of such Stacks in the status of a StackRollout", "%s bytes", "internal/controller/rollout.plansLength", 9 << 10, "others plan later", "rollout.TestPlansAreBounded"},
 	{"Other sources of the Stacks of a StackRollout", "%s", "internal/controller/rollout.maxSources", 1000, "in `status.refused`", "rollout.TestSourcesOfTheSameRepositoryTakePart"},
+	{"Artifacts that the store keeps for the Stacks of a StackRollout", "%s", "internal/controller/rollout.maxKept", 50,
+		"What Stacks ran that wait is kept first. Of others, the condition is `RevisionNotKept` if they are needed after they were evicted.", "rollout.TestArtifactsOfStacksThatWaitAreKeptFirst"},
 	{"Windows of a StackRollout", "%s", "api/auto/v1alpha1.StackRolloutSpec.Windows", 50, apiServer, "api.TestWindowsThatCannotWorkAreRefused"},
 	{"Windows of a Stack", "%s", "api/pulumi/v1.StackSpec.Windows", 50, apiServer, "api.TestWindowsThatCannotWorkAreRefused"},
 	{"Approvals that are kept of a StackRollout", "%s", "internal/controller/approval.maxOfRollout", 20, "the oldest are deleted", "e2e.TestOldApprovalsOfAStackRolloutAreDeleted"},

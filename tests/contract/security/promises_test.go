@@ -116,14 +116,15 @@ a GitHub App, of whose answer only the status is shown. There, a tenant chooses 
 	{
 		name: "expressions", title: "An expression uses at most 1 MB and 100 ms, and sees only a few fields",
 		text: `A ` + "`readyExpr`" + ` has limits on its length, its compiled size, the values that it computes, and its time. All expressions of
-a Stack take at most 0.5 s of a worker at once. The memory for expressions is limited. An expression sees the fields that the
+a Stack take at most 0.5 s of a worker at once, and so do the checks of a StackRollout, with reading the large Stacks among those that are
+checked. The memory for expressions is limited. An expression sees the fields that the
 [specification](spec/v1/stacks.md#prerequisites-and-dependencies) lists, such as names, conditions and outputs. It
 does not see templates, literals, URLs, or the annotations of the other Stack.`,
 		proofs: []string{
 			"readyexpr.TestReadyExprAllocatesAtMostAMegabyte", "readyexpr.TestReadyExprThatIsABombIsRefused", "readyexpr.TestProgramsThatAreKeptAreBounded",
 			"readyexpr.TestReadyExprCannotReadWhatIsNotListed", "readyexpr.TestMessagesOfAReadyExprQuoteNoValue",
 			"stack.TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles", "readyexpr.TestReadyExprCannotReadWhatIsHiddenOfAnObject",
-			"readyexpr.TestReadyExprOfAnObjectHasTheSameBounds",
+			"readyexpr.TestReadyExprOfAnObjectHasTheSameBounds", "rollout.TestChecksOfManyStacksTakeBoundedTime",
 		},
 	},
 	{

@@ -93,6 +93,18 @@ func difference(before, after map[string]int) map[string]int {
 
 func (c *cost) sum() int { return sum(c.own) }
 
+// byVerb returns the requests of the controller, and how many of them there are of each verb.
+func (c *cost) byVerb() string {
+	var verbs []string
+	for _, verb := range slices.Sorted(maps.Keys(c.own)) {
+		verbs = append(verbs, fmt.Sprintf("%d %s", c.own[verb], verb))
+	}
+	if len(verbs) == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d (%s)", c.sum(), strings.Join(verbs, ", "))
+}
+
 // reads returns the number of requests of the controller that change nothing.
 func (c *cost) reads() int { return c.own["GET"] }
 

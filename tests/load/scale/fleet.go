@@ -21,6 +21,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
+	"github.com/stack-controller/stack-controller/tests/load/measure"
 )
 
 const (
@@ -56,6 +57,7 @@ type team struct {
 type stackState struct {
 	value string // output of the program
 	ready bool
+	held  bool      // it says that it waits for something that its source offers
 	at    time.Time // when the Stack got this state
 }
 
@@ -105,13 +107,14 @@ func (f *fleet) note(object any) {
 	now := stackState{
 		value: strings.Trim(string(stack.Status.Outputs["value"].Raw), `"`),
 		ready: meta.IsStatusConditionTrue(stack.Status.Conditions, fluxmeta.ReadyCondition),
+		held:  meta.IsStatusConditionTrue(stack.Status.Conditions, pulumiv1.HeldCondition),
 		at:    time.Now(),
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.changed = now.at
 	key := client.ObjectKeyFromObject(stack)
-	if before := f.seen[key]; before.value == now.value && before.ready == now.ready {
+	if before := f.seen[key]; before.value == now.value && before.ready == now.ready && before.held == now.held {
 		return
 	}
 	f.seen[key] = now
@@ -138,11 +141,27 @@ func (f *fleet) lastChange() time.Time {
 	return f.changed
 }
 
+// awaitQuiet waits until no Stack was written or deleted for quietTime.
+func (f *fleet) awaitQuiet(ctx context.Context) error {
+	for start := time.Now(); time.Since(start) < quietTime || time.Since(f.lastChange()) < quietTime; {
+		if time.Since(start) > patience {
+			return fmt.Errorf("after %s, Stacks are written still", patience)
+		}
+		if err := measure.Sleep(ctx, pollInterval); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // grow creates Stacks until there are that many, a multiple of perTeam.
-func (f *fleet) grow(ctx context.Context, stacks int) error {
+func (f *fleet) grow(ctx context.Context, stacks int) error { return f.growTeams(ctx, stacks, perTeam) }
+
+// growTeams does the same with teams of another size.
+func (f *fleet) growTeams(ctx context.Context, stacks, each int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(requesters)
-	for len(f.teams)*perTeam < stacks {
+	for len(f.teams)*each < stacks {
 		name := fmt.Sprintf("team-%03d", len(f.teams))
 		app, template, err := f.system.Provide(ctx, name, f.files(name, f.value))
 		if err != nil {
@@ -150,7 +169,7 @@ func (f *fleet) grow(ctx context.Context, stacks int) error {
 		}
 		t := &team{app: app, value: f.value}
 		f.teams = append(f.teams, t)
-		for i := range perTeam {
+		for i := range each {
 			stack := template.DeepCopy()
 			stack.Name = fmt.Sprintf("stack-%02d", i)
 			stack.Spec.Stack, stack.Spec.DestroyOnFinalize = stack.Name, true
@@ -190,7 +209,8 @@ func (f *fleet) push(ctx context.Context, teams []*team) error {
 	return group.Wait()
 }
 
-// await waits until all Stacks of the teams are ready with the last commit, and returns when each of them became ready.
+// await waits until all Stacks of the teams are ready with the last commit, and do not say that they wait for another one. It returns when each of
+// them became so.
 func (f *fleet) await(ctx context.Context, teams []*team) ([]time.Time, error) {
 	var times []time.Time
 	err := f.poll(ctx, func() int {
@@ -200,7 +220,7 @@ func (f *fleet) await(ctx context.Context, teams []*team) ([]time.Time, error) {
 			want := fmt.Sprintf("v%d", t.value)
 			for _, stack := range t.stacks {
 				switch s := f.seen[types.NamespacedName{Namespace: t.app.Namespace, Name: stack}]; {
-				case s.ready && s.value == want:
+				case s.ready && s.value == want && !s.held:
 					times = append(times, s.at)
 				default:
 					open++

@@ -40,6 +40,9 @@ func (s *scale) hold(ctx context.Context, teams []*team) (*waiting, error) {
 			return nil, fmt.Errorf("join the StackRollout: %w", err)
 		}
 	}
+	if err := s.fleet.awaitQuiet(ctx); err != nil {
+		return nil, err
+	}
 	if _, err := calls(s.stub); err != nil {
 		return nil, err
 	}
@@ -86,6 +89,9 @@ func (s *scale) hold(ctx context.Context, teams []*team) (*waiting, error) {
 	if err := s.noneRan(); err != nil {
 		return nil, err
 	}
+	for _, line := range h.lines() {
+		fmt.Fprintf(s.out, "%d Stacks wait, %s: requests of everybody meanwhile: %v\n", h.stacks, line.name, line.requests)
+	}
 	return h, s.leave(ctx, teams)
 }
 
@@ -126,23 +132,34 @@ func (s *scale) leave(ctx context.Context, teams []*team) error {
 	return nil
 }
 
-// text returns the section about Stacks that wait.
-func (h *waiting) text() string {
-	var out strings.Builder
-	fmt.Fprintf(&out, "\n## While all wait\n\n%d Stacks in %d namespaces follow the StackRollouts of their namespaces, which are suspended. A Stack that waits says so in its\n"+
-		"status after 5 to 10 minutes.\n\n", h.stacks, h.rollouts)
-	out.WriteString(row("", "time", "processor time of stack-controller", "requests of stack-controller", "per Stack", "writes of StackRollouts") + "|---|---|---|---|---|---|\n")
-	for _, line := range []struct {
-		name string
-		*cost
-	}{
+// heldLine is a row of the table.
+type heldLine struct {
+	name string
+	*cost
+}
+
+func (h *waiting) lines() []heldLine {
+	return []heldLine{
 		{"a commit in each repository, until the StackRollouts have counted", h.commit},
 		{"until no Stack has said so", h.silent},
 		{"until all have", h.telling},
-		{"commits that take it back", h.reverted},
-	} {
-		out.WriteString(row(line.name, measure.Seconds(line.took), measure.Seconds(line.cpu[controller]), number("%d", line.sum()),
+		{"commits that take it back, until no Stack says so", h.reverted},
+	}
+}
+
+// text returns the section about Stacks that wait.
+func (h *waiting) text() string {
+	var out strings.Builder
+	of := fmt.Sprintf("%d Stacks in %d namespaces follow the StackRollouts of their namespaces, which are suspended.", h.stacks, h.rollouts)
+	if h.rollouts == 1 {
+		of = fmt.Sprintf("%d Stacks follow one StackRollout, which is suspended.", h.stacks)
+	}
+	fmt.Fprintf(&out, "\n## While all wait\n\n%s A Stack that waits says so in its\nstatus after 5 to 10 minutes.\n\n", of)
+	out.WriteString(row("", "time", "processor time of stack-controller", "requests of stack-controller", "per Stack", "writes of StackRollouts") + "|---|---|---|---|---|---|\n")
+	for _, line := range h.lines() {
+		out.WriteString(row(line.name, measure.Seconds(line.took), measure.Seconds(line.cpu[controller]), line.byVerb(),
 			number("%.2f", float64(line.sum())/float64(h.stacks)), number("%d", rolloutWrites(line.cost))))
 	}
+	out.WriteString("\nEach StackRollout is written once and has an event for a commit. A GET renews a watch, which lasts 5 to 10 minutes.\n")
 	return out.String()
 }

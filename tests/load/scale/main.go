@@ -2,7 +2,8 @@
 // Most Stacks use a stub instead of the pulumi CLI; one more Stack uses the real CLI, which shows what another tenant notices meanwhile. First
 // come a thousand Stacks in waves, and a thousand with inputs. At each of several sizes it creates Stacks, makes a commit for all of them, and
 // kills the controller. At the last size it also measures an idle system, a commit for one namespace, one without changes and one for which all wait; and, with some of
-// the Stacks, a neighbour, a change of the leader, three controllers, and deletion. Run it with "make scale".
+// the Stacks, a neighbour, a change of the leader, three controllers, and deletion. Run it with "make scale". It fails if a limit is exceeded and the machine
+// was quiet.
 package main
 
 import (
@@ -48,6 +49,7 @@ type scale struct {
 	metricsAddr string
 	pprofAddr   string
 	apiProfile  string // file for a profile of kube-apiserver's processor time; none when empty
+	limits      measure.Limits
 }
 
 func main() {
@@ -58,7 +60,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	stacks := flags.Int("stacks", 2000, fmt.Sprintf("how many Stacks there are in the end, a multiple of %d", perTeam))
 	report := flags.String("report", "", "the page to write the results to, with its plots beside it; none when empty")
-	only := flags.String("only", "", "measure nothing but this, and write no page: fleet (creation, a commit, a restart), held or waves; everything when empty")
+	only := flags.String("only", "", "measure nothing but this, and write no page: fleet (creation, a commit, a restart); held (a commit for which all wait), or "+
+		"held-in-one, with one StackRollout for all; or waves, with all in one StackRollout; everything when empty")
 	apiProfile := flags.String("profile", "", "file for a profile of kube-apiserver's processor time during the first commit for all; none when empty")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -66,8 +69,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if *stacks < perTeam || *stacks%perTeam != 0 {
 		return fmt.Errorf("-stacks must be a multiple of %d, not %d", perTeam, *stacks)
 	}
-	if !slices.Contains([]string{"", "fleet", "held", "waves"}, *only) {
-		return fmt.Errorf("-only must be fleet, held or waves, not %q", *only)
+	if !slices.Contains([]string{"", "fleet", "held", "held-in-one", "waves"}, *only) {
+		return fmt.Errorf("-only must be fleet, held, held-in-one or waves, not %q", *only)
 	}
 	machine := &measure.Machine{}
 	if err := machine.MeasureLoad(ctx); err != nil {
@@ -79,14 +82,15 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		return err
 	}
 	r := &results{machine: machine, stacks: *stacks}
-	if *only == "held" || *only == "waves" {
+	enforce := *stacks >= waveStacks
+	if *only != "" && *only != "fleet" {
 		text, err := s.part(ctx, *only, *stacks)
 		if err != nil {
 			return err
 		}
-		return write(out, text)
+		return errors.Join(write(out, text), s.limits.Report(out, machine, enforce))
 	}
-	if *only != "fleet" {
+	if *only == "" {
 		if err := s.others(ctx, r); err != nil {
 			return err
 		}
@@ -117,10 +121,12 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err := write(out, "\n"+r.text()); err != nil {
 		return err
 	}
-	if *report == "" {
-		return nil
+	if *report != "" {
+		if err := r.write(ctx, *report); err != nil {
+			return err
+		}
 	}
-	return r.write(ctx, *report)
+	return s.limits.Report(out, machine, enforce)
 }
 
 func write(out io.Writer, text string) error {
@@ -131,13 +137,17 @@ func write(out io.Writer, text string) error {
 // part measures nothing but waves, or Stacks that are held, and returns their section of the page.
 func (s *scale) part(ctx context.Context, only string, stacks int) (string, error) {
 	if only == "waves" {
-		w, err := s.waves(ctx)
+		w, err := s.waves(ctx, stacks)
 		if err != nil {
 			return "", err
 		}
 		return w.text(), nil
 	}
-	if err := s.fleet.grow(ctx, stacks); err != nil {
+	each := perTeam
+	if only == "held-in-one" {
+		each = stacks
+	}
+	if err := s.fleet.growTeams(ctx, stacks, each); err != nil {
 		return "", err
 	}
 	if _, err := s.fleet.await(ctx, s.fleet.teams); err != nil {
@@ -201,6 +211,23 @@ func (s *scale) start(ctx context.Context) (err error) {
 	s.neighbour, err = s.newNeighbour(ctx)
 	return err
 }
+
+// runAtOnce replaces stack-controller by one that runs so many operations at once, with the memory limit that it needs for them. With 0 it has the
+// memory limit of the installation, and runs what fits.
+func (s *scale) runAtOnce(ctx context.Context, operations int) error {
+	if err := s.system.StopController(); err != nil {
+		return err
+	}
+	memory := memoryLimit
+	if operations > 0 {
+		memory = memoryFor(operations)
+	}
+	s.system.ControlIn(fmt.Sprintf("GOMEMLIMIT=%d", memory))
+	return s.system.StartController(ctx, fmt.Sprintf("--max-operations=%d", operations))
+}
+
+// memoryFor returns the memory limit with which stack-controller runs so many operations at once by itself, if there are enough processors, in bytes.
+func memoryFor(operations int) int { return 256<<20 + operations*150<<20 }
 
 // stop stops the system and removes its files.
 func (s *scale) stop() error {
@@ -290,7 +317,7 @@ func (s *scale) commitBeside(ctx context.Context, teams []*team) (measure.Sample
 
 // others measures Stacks that are not part of the fleet, before there is one.
 func (s *scale) others(ctx context.Context, r *results) (err error) {
-	if r.waves, err = s.waves(ctx); err != nil {
+	if r.waves, err = s.waves(ctx, min(r.stacks, waveStacks)); err != nil {
 		return fmt.Errorf("waves: %w", err)
 	}
 	if r.inputs, err = s.inputs(ctx); err != nil {

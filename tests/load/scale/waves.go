@@ -26,26 +26,30 @@ import (
 )
 
 const (
-	// waveStacks is how many Stacks follow one StackRollout, in waveCount waves of the same size.
+	// waveStacks is how many Stacks follow one StackRollout, if there are as many, in waveCount waves of the same size.
 	waveStacks, waveCount = 1000, 5
 	// waveLabel is the label with the index of the wave.
 	waveLabel = "wave"
-	// fewAtOnce and manyAtOnce are what maxConcurrent is: less than run at once without it, and more than that.
-	fewAtOnce, manyAtOnce = 5, 100
+	// waveOperations is how many updates run at once without a StackRollout. fewAtOnce and manyAtOnce are what maxConcurrent is: less than that, and more.
+	waveOperations, fewAtOnce, manyAtOnce = 8, 5, 100
+	// mostFree is the limit for the median of the time until a free place is filled, and mostWaved that for the time of a commit in waves, compared to
+	// one without a StackRollout.
+	mostFree, mostWaved = 1500 * time.Millisecond, 1.10
 	// wavesName is the name of the StackRollout, its source and the project.
 	wavesName = "waves"
 )
 
 // waved is what it costs that Stacks are updated in waves.
 type waved struct {
+	stacks int // how many there are
 	// plain is the cost of a commit without a StackRollout, held that of a commit for which all wait, few and many those of a commit in waves.
 	plain, held, few, many *cost
 	// free has how long a place was free until the next update began, with fewAtOnce.
 	free measure.Samples
 	// heap is how much more memory the controller has once the Stacks belong to the StackRollout, after a garbage collection, in bytes.
 	heap int64
-	// parallelFew and parallelMany are how many updates ran at once at most.
-	parallelFew, parallelMany int
+	// parallelPlain, parallelFew and parallelMany are how many updates ran at once at most.
+	parallelPlain, parallelFew, parallelMany int
 	// ranBroken is how many Stacks were updated to a revision with which one of the second wave failed, and ranRevert to the one that reverted it.
 	ranBroken, ranRevert int
 }
@@ -56,15 +60,18 @@ type span struct {
 	start, end int64 // in nanoseconds
 }
 
-// waves measures Stacks that are updated in waves, and deletes them. It fails unless each commit runs once on each Stack, wave after wave, and
-// never on more than maxConcurrent at once; a failure stops the waves after it, and a revert runs only where the failing revision had run.
-func (s *scale) waves(ctx context.Context) (*waved, error) {
+// waves measures so many Stacks that are updated in waves, and deletes them. It fails unless each commit runs once on each Stack, wave after wave, and
+// on as many as maxConcurrent at once, and never on more; a failure stops the waves after it, and a revert runs only where the failing revision had run.
+func (s *scale) waves(ctx context.Context, stacks int) (w *waved, err error) {
+	if err := s.runAtOnce(ctx, waveOperations); err != nil {
+		return nil, err
+	}
 	app, template, err := s.system.Provide(ctx, wavesName, s.fleet.files(wavesName, s.fleet.value))
 	if err != nil {
 		return nil, err
 	}
-	t, w := &team{app: app, value: s.fleet.value}, &waved{}
-	if err := s.createMembers(ctx, t, template); err != nil {
+	t, w := &team{app: app, value: s.fleet.value}, &waved{stacks: stacks}
+	if err := s.createMembers(ctx, t, template, stacks); err != nil {
 		return nil, err
 	}
 	if _, err := s.fleet.await(ctx, []*team{t}); err != nil {
@@ -73,7 +80,19 @@ func (s *scale) waves(ctx context.Context) (*waved, error) {
 	if err := ranOnce(s.stub, []*team{t}); err != nil {
 		return nil, err
 	}
+	if _, err := s.spans(); err != nil {
+		return nil, err
+	}
 	if w.plain, _, err = s.commit(ctx, []*team{t}); err != nil {
+		return nil, err
+	}
+	ran, err := s.spans()
+	if err != nil {
+		return nil, err
+	}
+	w.parallelPlain = atOnce(ran)
+	fmt.Fprintf(s.out, "%d Stacks without a StackRollout: %s, %d at once\n", stacks, measure.Seconds(w.plain.took), w.parallelPlain)
+	if err := s.fleet.awaitQuiet(ctx); err != nil {
 		return nil, err
 	}
 	before, err := s.heap(ctx)
@@ -83,6 +102,9 @@ func (s *scale) waves(ctx context.Context) (*waved, error) {
 	if err := s.join(ctx, t); err != nil {
 		return nil, fmt.Errorf("join the StackRollout: %w", err)
 	}
+	if err := s.fleet.awaitQuiet(ctx); err != nil {
+		return nil, err
+	}
 	after, err := s.heap(ctx)
 	if err != nil {
 		return nil, err
@@ -91,7 +113,7 @@ func (s *scale) waves(ctx context.Context) (*waved, error) {
 	if w.held, err = s.commitHeld(ctx, []*team{t}); err != nil {
 		return nil, fmt.Errorf("a commit that waits: %w", err)
 	}
-	var ran []span
+	fmt.Fprintf(s.out, "%d Stacks wait: requests of everybody meanwhile: %v\n", stacks, w.held.requests)
 	if w.few, ran, err = s.inWaves(ctx, t, fewAtOnce, func(context.Context) error { return nil }); err != nil {
 		return nil, err
 	}
@@ -101,22 +123,32 @@ func (s *scale) waves(ctx context.Context) (*waved, error) {
 		return nil, err
 	}
 	w.parallelMany = atOnce(ran)
+	if w.parallelFew < fewAtOnce || w.parallelMany <= fewAtOnce {
+		return nil, fmt.Errorf("%d updates ran at once with maxConcurrent %d, and %d with %d: the bound was not reached",
+			w.parallelFew, fewAtOnce, w.parallelMany, manyAtOnce)
+	}
+	s.limits.Check("seconds until a free place is filled, median", w.free.Median().Seconds(), mostFree.Seconds())
+	s.limits.Check("time in waves, compared to without", w.slower(), mostWaved)
 	if err := s.breakAndRevert(ctx, t, w); err != nil {
 		return nil, fmt.Errorf("a revision that fails: %w", err)
 	}
 	if err := s.fleet.delete(ctx, []*team{t}); err != nil {
 		return nil, err
 	}
-	return w, s.system.Client.Delete(ctx, &autov1alpha1.StackRollout{Namespace: t.app.Namespace, Name: wavesName})
+	if err := s.system.Client.Delete(ctx, &autov1alpha1.StackRollout{Namespace: t.app.Namespace, Name: wavesName}); err != nil {
+		return nil, err
+	}
+	return w, s.runAtOnce(ctx, 0)
 }
 
-func (s *scale) createMembers(ctx context.Context, t *team, template *pulumiv1.Stack) error {
+func (s *scale) createMembers(ctx context.Context, t *team, template *pulumiv1.Stack, stacks int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(requesters)
-	for i := range waveStacks {
+	for i := range stacks {
+		wave := i * waveCount / stacks
 		stack := template.DeepCopy()
-		stack.Name = fmt.Sprintf("stack-%04d", i)
-		stack.Labels = map[string]string{waveLabel: strconv.Itoa(waveOf(stack.Name))}
+		stack.Name = fmt.Sprintf("stack-%d-%04d", wave, i)
+		stack.Labels = map[string]string{waveLabel: strconv.Itoa(wave)}
 		stack.Spec.Stack, stack.Spec.DestroyOnFinalize = stack.Name, true
 		t.stacks = append(t.stacks, stack.Name)
 		group.Go(func() error { return s.system.Client.Create(ctx, stack) })
@@ -126,8 +158,9 @@ func (s *scale) createMembers(ctx context.Context, t *team, template *pulumiv1.S
 
 // waveOf returns the index of the wave of a Stack.
 func waveOf(stack string) int {
-	index, _ := strconv.Atoi(strings.TrimPrefix(stack, "stack-"))
-	return index * waveCount / waveStacks
+	wave, _, _ := strings.Cut(strings.TrimPrefix(stack, "stack-"), "-")
+	index, _ := strconv.Atoi(wave)
+	return index
 }
 
 // join creates a StackRollout that is suspended, and lets all Stacks join it.
@@ -165,10 +198,10 @@ func (s *scale) awaitComplete(ctx context.Context, t *team) error {
 	})
 }
 
-// awaitRollout waits until the StackRollout is as wanted.
+// awaitRollout waits until the StackRollout is as wanted. It fails when that takes longer than patience after the last change of a Stack.
 func (s *scale) awaitRollout(ctx context.Context, t *team, wanted func(*autov1alpha1.StackRollout) bool) error {
 	rollout := &autov1alpha1.StackRollout{}
-	for start := time.Now(); time.Since(start) < patience; {
+	for start := time.Now(); time.Since(start) < patience || time.Since(s.fleet.lastChange()) < patience; {
 		if err := s.system.Client.Get(ctx, client.ObjectKey{Namespace: t.app.Namespace, Name: wavesName}, rollout); err != nil {
 			return err
 		}
@@ -230,16 +263,17 @@ func (s *scale) inWaves(ctx context.Context, t *team, most int, commit func(cont
 	if err != nil {
 		return nil, nil, fmt.Errorf("%d at once: %w", most, err)
 	}
-	fmt.Fprintf(s.out, "%d Stacks in %d waves, %d at once: %s\n", waveStacks, waveCount, most, measure.Seconds(c.took))
 	if ran, err = s.spans(); err != nil {
 		return nil, nil, err
 	}
 	if err := checkOrder(ran); err != nil {
 		return nil, nil, err
 	}
-	if parallel := atOnce(ran); parallel > most {
+	parallel := atOnce(ran)
+	if parallel > most {
 		return nil, nil, fmt.Errorf("%d updates ran at once, and maxConcurrent is %d", parallel, most)
 	}
+	fmt.Fprintf(s.out, "%d Stacks in %d waves, maxConcurrent %d: %s, %d at once\n", len(t.stacks), waveCount, most, measure.Seconds(c.took), parallel)
 	return c, ran, ranOnce(s.stub, []*team{t})
 }
 
@@ -337,7 +371,7 @@ func (s *scale) spans() ([]span, error) {
 
 // breakAndRevert makes a commit with which a Stack of the second wave fails, and reverts it.
 func (s *scale) breakAndRevert(ctx context.Context, t *team, w *waved) error {
-	victim := t.stacks[waveStacks/waveCount*3/2]
+	victim := t.stacks[len(t.stacks)/waveCount*3/2]
 	good := s.fleet.files(t.app.Name, t.value)
 	broken := gitserver.Files{"Pulumi.yaml": strings.TrimSuffix(good["Pulumi.yaml"], "\n") + "-fails-" + victim + "\n"}
 	push := func(files gitserver.Files) error {
@@ -400,32 +434,37 @@ func (s *scale) ranOf() (map[string]int, error) {
 	return counts, err
 }
 
+// slower returns how many times as long a commit takes with manyAtOnce as without a StackRollout.
+func (w *waved) slower() float64 { return w.many.took.Seconds() / w.plain.took.Seconds() }
+
 // text returns the section about waves.
 func (w *waved) text() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "\n## In waves\n\n%d Stacks follow one [StackRollout](spec/v1/stackrollouts.md) with %d waves of the same size and no soak. The second wave begins\n"+
-		"when the last update of the first one has ended, and so on. An update takes 0.2 s.\n\n", waveStacks, waveCount)
+		"when the last update of the first one has ended, and so on. An update takes 1 s, and %d run at once (`--max-operations`): GOMEMLIMIT is\n"+
+		"%d MiB here, which is what stack-controller needs for them.\n\n", w.stacks, waveCount, waveOperations, memoryFor(waveOperations)>>20)
 	out.WriteString(row("a commit", "time", "updates at once, at most", "processor time of stack-controller per Stack", "requests of stack-controller per Stack",
 		"writes of the StackRollout") + "|---|---|---|---|---|---|\n")
 	for _, line := range []struct {
 		name     string
-		parallel string
+		parallel int
 		*cost
 	}{
-		{"without a StackRollout", "", w.plain},
-		{"for which all wait", "0", w.held},
-		{number("with maxConcurrent %d", fewAtOnce), strconv.Itoa(w.parallelFew), w.few},
-		{number("with maxConcurrent %d", manyAtOnce), strconv.Itoa(w.parallelMany), w.many},
+		{"without a StackRollout", w.parallelPlain, w.plain},
+		{"for which all wait", 0, w.held},
+		{number("with maxConcurrent %d", fewAtOnce), w.parallelFew, w.few},
+		{number("with maxConcurrent %d", manyAtOnce), w.parallelMany, w.many},
 	} {
-		out.WriteString(row(line.name, measure.Seconds(line.took), line.parallel, perStack(line.cpu[controller], waveStacks), number("%.1f", float64(line.sum())/waveStacks),
-			number("%d", rolloutWrites(line.cost))))
+		out.WriteString(row(line.name, measure.Seconds(line.took), strconv.Itoa(line.parallel), perStack(line.cpu[controller], w.stacks),
+			number("%.1f", float64(line.sum())/float64(w.stacks)), number("%d", rolloutWrites(line.cost))))
 	}
-	fmt.Fprintf(&out, "\nWith maxConcurrent %d, a place that became free was filled after %s (median; 99 of 100: %s).\n", fewAtOnce, measure.Seconds(w.free.Median()),
-		measure.Seconds(quantile(w.free, 0.99)))
-	fmt.Fprintf(&out, "\nThat they belong to the StackRollout needs %.1f kB more heap for each Stack.\n", float64(w.heap)/1000/waveStacks)
-	fmt.Fprintf(&out, "\nWith maxConcurrent %d it takes %.2f times as long as without a StackRollout. With a revision that fails on one Stack of the second wave, %d Stacks "+
-		"were updated,\nnone of a later wave. The commit that reverted it was run by %d, and by no Stack that had not run the other one.\n",
-		manyAtOnce, w.many.took.Seconds()/w.plain.took.Seconds(), w.ranBroken, w.ranRevert)
+	fmt.Fprintf(&out, "\nThe requests of stack-controller for the commit for which all wait: %s. With maxConcurrent %d, a place that became free was filled after\n"+
+		"%s (median; 99 of 100: %s), from the end of an update to the start of the next one. The limit for the median is %s.\n",
+		w.held.byVerb(), fewAtOnce, measure.Seconds(w.free.Median()), measure.Seconds(quantile(w.free, 0.99)), measure.Seconds(mostFree))
+	fmt.Fprintf(&out, "\nThat they belong to the StackRollout needs %.1f kB more heap for each Stack.\n", float64(w.heap)/1000/float64(w.stacks))
+	fmt.Fprintf(&out, "\nWith maxConcurrent %d it takes %.2f times as long as without a StackRollout; the limit is %.2f. With a revision that fails on one Stack of the second wave, "+
+		"%d Stacks\nwere updated, none of a later wave. The commit that reverted it was run by %d, and by no Stack that had not run the other one.\n",
+		manyAtOnce, w.slower(), mostWaved, w.ranBroken, w.ranRevert)
 	return out.String()
 }
 

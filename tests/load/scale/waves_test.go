@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 func TestPlacesThatBecomeFreeAreCountedWithinTheirWave(t *testing.T) {
 	g := NewWithT(t)
 	of := func(wave int, start, end time.Duration) span {
-		return span{stack: "stack-0" + string(rune('0'+wave*2)) + "00", start: int64(start), end: int64(end)}
+		return span{stack: fmt.Sprintf("stack-%d-0000", wave), start: int64(start), end: int64(end)}
 	}
 	ran := []span{of(0, 1, 10), of(0, 2, 20), of(0, 13, 30), of(0, 25, 40), of(1, 50, 60)}
 	g.Expect(atOnce(ran)).To(Equal(2))

@@ -24,7 +24,7 @@ const (
 	// stackNotFound is the exit code of the CLI if the stack does not exist.
 	stackNotFound = 6
 	// slowProject is the project whose updates take updateTime.
-	slowProject, updateTime = "waves", 200 * time.Millisecond
+	slowProject, updateTime = "waves", time.Second
 )
 
 var (
