@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -108,26 +107,76 @@ func pinnedPackage(g *WithT, file, name string) string {
 	return string(found[1])
 }
 
-// What the programs of tests/e2e/languages need is written in several files. The SDK is that of the product, and the version of the SDK for
-// Kubernetes is the one of the plugin that it asks for.
-func TestProgramsInLanguagesAgreeOnTheVersionsOfPulumi(t *testing.T) {
+// What users copy from pages, samples and examples names the versions that the tests run, and so do the programs of tests/e2e/languages. With
+// -update-docs, the test writes these versions into pages, samples and examples.
+func TestPagesSamplesAndProgramsNameTheVersionsThatTheTestsRun(t *testing.T) {
 	g := NewWithT(t)
+	versions := versionsToName(g)
+	found := map[string]bool{}
+	var stray []string
+	for _, place := range []string{"README.md", "docs", "config", "tests/e2e/languages"} {
+		g.Expect(filepath.WalkDir(filepath.Join(RepositoryRoot(), place), func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.Name() == "bases", entry.Name() == "crds": // generated from the types, and large
+				return fs.SkipDir
+			case entry.IsDir(), entry.Name() == "go.sum":
+				return nil
+			}
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			named := string(content)
+			for _, one := range versions {
+				if one.pattern.MatchString(named) {
+					found[one.what] = true
+					named = one.pattern.ReplaceAllString(named, "${1}"+one.version)
+				}
+			}
+			switch {
+			case named == string(content):
+				return nil
+			case *updateDocs && !strings.HasPrefix(place, "tests"):
+				return os.WriteFile(path, []byte(named), 0o600)
+			}
+			stray = append(stray, path)
+			return nil
+		})).To(Succeed())
+	}
+	g.Expect(stray).To(BeEmpty(), "run go test ./tests/tools -update-docs")
+	for _, one := range versions {
+		g.Expect(found).To(HaveKey(one.what))
+	}
+}
+
+// namedVersion is how files name a version of what the tests run: the pattern has the text before it as its first group.
+type namedVersion struct {
+	what    string
+	pattern *regexp.Regexp
+	version string
+}
+
+// versionsToName returns the versions in the form of pages, manifests, package.json, requirements.txt, go.mod and projects of .NET.
+func versionsToName(g *WithT) (all []namedVersion) {
+	cli, err := Version("pulumi")
+	g.Expect(err).NotTo(HaveOccurred())
 	sdk, err := pinned(product, "github.com/pulumi/pulumi/sdk/v3")
 	g.Expect(err).NotTo(HaveOccurred())
-	want := map[string]string{"pulumi": strings.TrimPrefix(sdk, "v"), "kubernetes": KubernetesProviderVersion}
-	required := regexp.MustCompile(`(?:"@pulumi/|github\.com/pulumi/(?:pulumi-)?)(pulumi|kubernetes)(?:": "|/sdk/v\d+ v)(\d[^"\s]*)`)
-	found := map[string]int{}
-	root := filepath.Join(RepositoryRoot(), "tests", "e2e", "languages")
-	g.Expect(filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".mod", ".json"}, filepath.Ext(path)) {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		for _, match := range required.FindAllStringSubmatch(string(content), -1) {
-			found[match[1]]++
-			g.Expect(match[2]).To(Equal(want[match[1]]), "%s requires %s", path, match[0])
-		}
-		return err
-	})).To(Succeed())
-	g.Expect(found).To(And(HaveKey("pulumi"), HaveKey("kubernetes")))
+	const program = "tests/e2e/languages/testdata/nginx-typescript/package.json"
+	for _, one := range []struct{ what, before, version string }{
+		{"images with the CLI", `pulumi(?:-[a-z]+)?:`, strings.TrimPrefix(cli, "v")},
+		{"SDK", `@pulumi/pulumi": "|pulumi==|github\.com/pulumi/pulumi/sdk/v3 v`, strings.TrimPrefix(sdk, "v")},
+		{"SDK for Kubernetes", `@pulumi/kubernetes": "|pulumi-kubernetes==|"Pulumi\.Kubernetes" Version="|github\.com/pulumi/pulumi-kubernetes/sdk/v4 v`,
+			KubernetesProviderVersion},
+		{"provider for Kubernetes", `resource[ -]kubernetes[ -]v?|options:\n +version: `, KubernetesProviderVersion},
+		// No test runs it, so that pages only agree.
+		{"provider for AWS", `resource[ -]aws[ -]v?`, "7.9.0"},
+		{"TypeScript", `"typescript": "`, pinnedPackage(g, program, "typescript")},
+		{"types of Node.js", `"@types/node": "`, pinnedPackage(g, program, "@types/node")},
+	} {
+		all = append(all, namedVersion{one.what, regexp.MustCompile(`(` + one.before + `)(\d+\.\d+\.\d+)`), one.version})
+	}
+	return all
 }

@@ -1,8 +1,8 @@
 module example.com/stacks
 
-go 1.25.0
+go 1.26.6
 
 require (
-	github.com/pulumi/pulumi-kubernetes/sdk/v4 v4.34.2
-	github.com/pulumi/pulumi/sdk/v3 v3.259.0
+	github.com/pulumi/pulumi-kubernetes/sdk/v4 v4.25.0
+	github.com/pulumi/pulumi/sdk/v3 v3.276.0
 )

@@ -415,7 +415,7 @@ func newPulumiProgram(t *testing.T, kubeconfig string) *pulumiProgram {
 	g := NewWithT(t)
 	ctx := t.Context()
 	home := t.TempDir()
-	plugin := filepath.Join(home, "plugins", "resource-kubernetes-v4.34.2", "pulumi-resource-kubernetes")
+	plugin := filepath.Join(home, "plugins", "resource-kubernetes-v"+tools.KubernetesProviderVersion, "pulumi-resource-kubernetes")
 	g.Expect(os.MkdirAll(filepath.Dir(plugin), 0o755)).To(Succeed())
 	g.Expect(tools.Compile(ctx, "the provider", inRepository("tests", "e2e", "install", "kubernetes"), ".", plugin, []string{"-trimpath"}, nil)).To(Succeed())
 	pulumi, err := tools.Path(ctx, "pulumi", nil)

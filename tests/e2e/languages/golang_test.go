@@ -13,6 +13,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 )
 
+// The Stack is created from a commit in git, and follows a GitRepository from the next one on.
 func TestNginxInGo(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -23,13 +24,24 @@ func TestNginxInGo(t *testing.T) {
 	output_, err := download.CombinedOutput()
 	g.Expect(err).NotTo(HaveOccurred(), string(output_))
 
-	app, ready := deploy(t, name, project(t, name), withImage, func(stack *pulumiv1.Stack) { stack.Spec.DestroyOnFinalize = true })
+	app, stack := provide(t, name, project(t, name))
+	withImage(stack)
+	stack.Spec.DestroyOnFinalize = true
+	followed := stack.Spec.FluxSource
+	sha := pinInGit(t, app, stack)
+	g.Expect(system.Client.Create(ctx, stack)).To(Succeed())
+	ready := waitReady(t, app)
+	g.Expect(ready.Status.LastUpdate.LastSuccessfulCommit).To(Equal(sha))
 	deployment := &appsv1.Deployment{}
 	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: output(g, ready, "name")}, deployment)).To(Succeed())
 	g.Expect(deployment.Status.ReadyReplicas).To(BeEquivalentTo(1))
 
 	// What is wrong with a commit is said as the compiler says it.
-	stack := commit(t, app, gitserver.Files{"more.go": "package main\n\nvar port int = \"eighty\"\n"})
+	sha = push(t, app, gitserver.Files{"more.go": "package main\n\nvar port int = \"eighty\"\n"})
+	change(t, app.Key(), func(stack *pulumiv1.Stack) {
+		stack.Spec.GitSource, stack.Spec.FluxSource = pulumiv1.GitSource{}, followed
+	})
+	stack = awaitUpdate(t, app, sha)
 	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateFailed))
 	t.Log(stack.Status.LastUpdate.Message)
 	g.Expect(stack.Status.LastUpdate.Message).To(MatchRegexp(`more\.go:3:16: cannot use "eighty" .* as int value`))

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,12 +18,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
 	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // canary is a secret that no status, event or log may have.
@@ -40,17 +44,27 @@ func value(v any) apiextensionsv1.JSON {
 	return apiextensionsv1.JSON{Raw: raw}
 }
 
-// The program that the documents of the former operator begin with, as they deploy it: from git, with the rights of the pod's ServiceAccount.
+// The program that the documents of the former operator begin with, as they deploy it, from a commit and a directory in git, and as the guide
+// deploys it, from a GitRepository. Both use the ServiceAccount of the guide.
 func TestNginxInTypeScript(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
-	const name = "nginx-typescript"
-	app, stack := provide(t, name, project(t, name))
+	const name, dir = "nginx-typescript", "kubernetes-ts-nginx"
+	files := gitserver.Files{}
+	for path, content := range project(t, name) {
+		files[dir+"/"+path] = content
+	}
+	app, stack := provide(t, name, files)
 	withImage(stack)
-	stack.Spec.DestroyOnFinalize = true
+	account, written := firstProgram(t, name)
+	_, err := system.Cluster.KubectlInput(ctx, account, "apply", "--filename=-")
+	g.Expect(err).NotTo(HaveOccurred())
+	stack.Spec.ServiceAccountName, stack.Spec.FluxSource.Dir = written.Spec.ServiceAccountName, written.Spec.FluxSource.Dir
+	stack.Spec.DestroyOnFinalize = written.Spec.DestroyOnFinalize
 	direct := stack.DeepCopy()
-	direct.Name, direct.Spec.Stack, direct.Spec.FluxSource = "direct", "direct", nil
-	direct.Spec.GitSource = pulumiv1.GitSource{ProjectRepo: app.Repository.URL, Branch: gitserver.Branch}
+	direct.Name, direct.Spec.Stack = "direct", "direct"
+	sha := pinInGit(t, app, direct)
+	direct.Spec.RepoDir = dir
 	g.Expect(system.Client.Create(ctx, stack)).To(Succeed())
 	g.Expect(system.Client.Create(ctx, direct)).To(Succeed())
 	for _, one := range []*pulumiv1.Stack{stack, direct} {
@@ -59,6 +73,12 @@ func TestNginxInTypeScript(t *testing.T) {
 		deployment := &appsv1.Deployment{}
 		g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: output(g, ready, "name")}, deployment)).To(Succeed())
 		g.Expect(deployment.Status.ReadyReplicas).To(BeEquivalentTo(1))
+		pod := &corev1.Pod{}
+		g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: one.Name + "-workspace-0"}, pod)).To(Succeed())
+		g.Expect(pod.Spec.ServiceAccountName).To(Equal("nginx"))
+		if one == direct {
+			g.Expect(ready.Status.LastUpdate.LastSuccessfulCommit).To(Equal(sha))
+		}
 	}
 
 	g.Expect(system.Client.Delete(ctx, stack)).To(Succeed())
@@ -72,6 +92,22 @@ func TestNginxInTypeScript(t *testing.T) {
 		g.Expect(system.Client.List(ctx, deployments, client.InNamespace(name))).To(Succeed())
 		g.Expect(deployments.Items).To(BeEmpty())
 	}).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
+}
+
+// firstProgram returns the ServiceAccount of the guide's first program with its RoleBinding, as a manifest for the namespace, and the Stack.
+func firstProgram(t *testing.T, namespace string) (account string, stack *pulumiv1.Stack) {
+	t.Helper()
+	g := NewWithT(t)
+	page, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", "languages.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, block, found := strings.Cut(string(page), "```yaml\n")
+	g.Expect(found).To(BeTrue())
+	block, _, _ = strings.Cut(block, "```")
+	account, rest, found := strings.Cut(strings.ReplaceAll(block, "namespace: default", "namespace: "+namespace), "---\napiVersion: source.toolkit.fluxcd.io/")
+	g.Expect(found).To(BeTrue())
+	stack = &pulumiv1.Stack{}
+	g.Expect(yaml.UnmarshalStrict([]byte(rest[strings.Index(rest, "apiVersion: pulumi.com/"):]), stack)).To(Succeed())
+	return account, stack
 }
 
 // output returns an output of the Stack that is a string.

@@ -127,6 +127,15 @@ func deploy(t *testing.T, name string, files gitserver.Files, changes ...func(*p
 	return app, waitReady(t, app)
 }
 
+// pinInGit makes the Stack take its program from the repository itself, at a commit with the files that it has, and returns this commit.
+func pinInGit(t *testing.T, app *localsystem.App, stack *pulumiv1.Stack) (sha string) {
+	t.Helper()
+	sha, err := app.Repository.Commit(nil)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	stack.Spec.FluxSource, stack.Spec.GitSource = nil, pulumiv1.GitSource{ProjectRepo: app.Repository.URL, Commit: sha}
+	return sha
+}
+
 // waitReady waits until the Stack is ready, and bounds the wait.
 func waitReady(t *testing.T, app *localsystem.App) *pulumiv1.Stack {
 	t.Helper()
@@ -140,7 +149,12 @@ func waitReady(t *testing.T, app *localsystem.App) *pulumiv1.Stack {
 // commit commits the files, and waits for the outcome of the update of this commit.
 func commit(t *testing.T, app *localsystem.App, files gitserver.Files) *pulumiv1.Stack {
 	t.Helper()
-	sha := push(t, app, files)
+	return awaitUpdate(t, app, push(t, app, files))
+}
+
+// awaitUpdate waits for the outcome of the update of the commit.
+func awaitUpdate(t *testing.T, app *localsystem.App, sha string) *pulumiv1.Stack {
+	t.Helper()
 	return await(t, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		g.Expect(stack.Status.LastUpdate).NotTo(BeNil(), "%s", conditions.GetMessage(stack, "Ready"))
 		g.Expect(stack.Status.LastUpdate.Revision).To(HaveSuffix(sha))

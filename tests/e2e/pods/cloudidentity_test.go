@@ -48,6 +48,7 @@ func guideStacks(g *WithT, guide, namespace string) (stacks map[string]*pulumiv1
 
 // claims are those of a token that a cloud looks at.
 type claims struct {
+	Issuer   string   `json:"iss"`
 	Audience []string `json:"aud"`
 	Subject  string   `json:"sub"`
 	// IssuedAt and Expiry are in seconds since 1970.
@@ -147,6 +148,12 @@ func TestPodsHaveTheTokensThatCloudsTrust(t *testing.T) {
 		}).WithTimeout(patience).Should(HaveField("Spec.Volumes", ContainElement(HaveField("Name", ContainSubstring("-token")))), account)
 	}
 
+	discovery, err := kubectl(ctx, "get", "--raw=/.well-known/openid-configuration")
+	g.Expect(err).NotTo(HaveOccurred())
+	var cluster struct{ Issuer string }
+	g.Expect(json.Unmarshal([]byte(discovery), &cluster)).To(Succeed())
+	g.Expect(cluster.Issuer).NotTo(BeEmpty())
+
 	for stack, want := range cloudPods {
 		t.Run(stack, func(t *testing.T) {
 			t.Parallel()
@@ -157,7 +164,7 @@ func TestPodsHaveTheTokensThatCloudsTrust(t *testing.T) {
 			eventually(ctx, g, func(g Gomega) {
 				g.Expect(runInPod(ctx, name, stack, "cat "+heldJournal)).To(ContainSubstring("create start"))
 			})
-			want.expect(ctx, g, name, stack)
+			want.expect(ctx, g, name, stack, cluster.Issuer)
 			_, err := runInPod(ctx, name, stack, "touch "+heldUntil)
 			g.Expect(err).NotTo(HaveOccurred())
 			waitReady(ctx, g, &localsystem.App{Namespace: name, Name: stack, Repository: app.Repository})
@@ -183,8 +190,9 @@ func asWritten(deployed, written *pulumiv1.Stack) *pulumiv1.Stack {
 	return deployed
 }
 
-// expect compares the pod of the Stack, in which an update runs, with what the guide says. It prints no token.
-func (want cloudPod) expect(ctx context.Context, g *WithT, namespace, stack string) {
+// expect compares the pod of the Stack, in which an update runs, with what the guide says, and its token also with the issuer of the cluster. It
+// prints no token.
+func (want cloudPod) expect(ctx context.Context, g *WithT, namespace, stack, issuer string) {
 	run := func(command string) string {
 		output, err := runInPod(ctx, namespace, stack, command)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -202,6 +210,7 @@ func (want cloudPod) expect(ctx context.Context, g *WithT, namespace, stack stri
 	g.Expect(err).NotTo(HaveOccurred())
 	var found claims
 	g.Expect(json.Unmarshal(decoded, &found)).To(Succeed())
+	g.Expect(found.Issuer).To(Equal(issuer))
 	g.Expect(found.Audience).To(Equal([]string{want.audience}))
 	g.Expect(found.Subject).To(Equal("system:serviceaccount:" + namespace + ":" + want.account))
 	g.Expect(found.Expiry - found.IssuedAt).To(Equal(want.seconds))

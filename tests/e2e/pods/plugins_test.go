@@ -189,7 +189,7 @@ func mirror(t *testing.T, g *WithT, dir string) (address string, downloads *atom
 }
 
 // kubernetesProvider is the directory name that the CLI expects for the stand-in of Pulumi's Kubernetes provider.
-const kubernetesProvider = "resource-kubernetes-v4.34.2"
+const kubernetesProvider = "resource-kubernetes-v" + tools.KubernetesProviderVersion
 
 // applyObjects is a program that applies the objects in a file next to it. It uses the stand-in, which finds the cluster as the real
 // provider does.
@@ -199,7 +199,7 @@ resources:
   objects:
     type: kubernetes:yaml/v2:ConfigFile
     properties: {file: "${pulumi.cwd}/objects.yaml"}
-    options: {version: 4.34.2}
+    options: {version: ` + tools.KubernetesProviderVersion + `}
 `
 
 // inClusterExample returns the documents of docs/examples/in-cluster by kind, moved to the namespace.

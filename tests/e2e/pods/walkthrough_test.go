@@ -339,7 +339,10 @@ func TestTutorialWorksAsItIsWritten(t *testing.T) {
 	g.Expect(tutorialBlock.FindAllString(before, -1)).To(HaveLen(2), "with the next block, there is a first Stack: it should take five at most")
 	commands, _, found = strings.Cut(commands, tutorialEnd)
 	g.Expect(found).To(BeTrue())
-	for _, replacement := range append(tutorialReplacements, [2]string{"pulumi/pulumi:3.250.0-nonroot", system.Images.Pulumi.Reference},
+	version, err := tools.Version("pulumi")
+	g.Expect(err).NotTo(HaveOccurred())
+	image := "pulumi/pulumi:" + strings.TrimPrefix(version, "v") + "-nonroot"
+	for _, replacement := range append(tutorialReplacements, [2]string{image, system.Images.Pulumi.Reference},
 		[2]string{"https://github.com/you/pet\n", repository.URL + "\n"},
 		[2]string{"flux pulumi quickstart\n", "flux pulumi quickstart --image=" + system.Images.Pulumi.Reference + "\n"},
 		[2]string{"image: busybox:1.37\n", "image: " + system.Images.Busybox.Reference + "\n      imagePullPolicy: Never\n"}) {

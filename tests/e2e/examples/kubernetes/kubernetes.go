@@ -1,4 +1,4 @@
-// Package kubernetes stands in for the Go SDK of Pulumi's Kubernetes provider, which is not available as a Go module here. It and the
+// Package kubernetes stands in for the Go SDK of Pulumi's Kubernetes provider, which takes gigabytes of memory to compile. It and the
 // packages below it have what docs/examples/go needs, with the same names as the real SDK. They pass the resources to the real Pulumi SDK.
 package kubernetes
 

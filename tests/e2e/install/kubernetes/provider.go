@@ -1,4 +1,4 @@
-// Command kubernetes stands in for Pulumi's Kubernetes provider, which cannot be built from Go modules. It supports only
+// Command kubernetes stands in for Pulumi's Kubernetes provider, which is large and takes minutes to build. It supports only
 // kubernetes:yaml/v2:ConfigFile with a local file, and applies the objects in the file as the real provider does, but does not wait for
 // them. Its version is the version of the provider that config/pulumi requires.
 package main
@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 //go:embed schema.json
@@ -35,11 +37,11 @@ type provider struct {
 }
 
 func (p *provider) GetPluginInfo(context.Context, *emptypb.Empty) (*pulumirpc.PluginInfo, error) {
-	return &pulumirpc.PluginInfo{Version: "4.34.2"}, nil
+	return &pulumirpc.PluginInfo{Version: tools.KubernetesProviderVersion}, nil
 }
 
 func (p *provider) GetSchema(context.Context, *pulumirpc.GetSchemaRequest) (*pulumirpc.GetSchemaResponse, error) {
-	return &pulumirpc.GetSchemaResponse{Schema: schema}, nil
+	return &pulumirpc.GetSchemaResponse{Schema: strings.ReplaceAll(schema, "$VERSION", tools.KubernetesProviderVersion)}, nil
 }
 
 func (p *provider) CheckConfig(_ context.Context, request *pulumirpc.CheckRequest) (*pulumirpc.CheckResponse, error) {
