@@ -149,7 +149,9 @@ func (w *walk) giveTurns(open openWave) {
 			if m.State == waves.Waiting && m.Behind {
 				w.behind++
 			} else if m.State == waves.Waiting && m.Approval && !m.Approved && !m.HasTarget {
-				w.unapproved++
+				if !w.waitsForMember(m) { // otherwise it does not plan yet
+					w.unapproved++
+				}
 				continue
 			}
 			switch {
@@ -170,6 +172,31 @@ func (w *walk) giveTurns(open openWave) {
 			w.status.Waves[i].Waiting--
 			active++
 			w.comeBackIn(waves.TimeoutOf(&w.spec.Waves[i]))
+		}
+	}
+}
+
+// describeProgress says what the open wave waits for.
+func (w *walk) describeProgress(open openWave) {
+	entry, checked, revision := w.status.Waves[open.index], w.beingChecked(open.index), w.status.Target.Revision
+	w.blocked = entry.Running == 0 && entry.Waiting > 0 && (w.unchecked+w.behind > 0 || w.unapproved+w.shut == 0)
+	switch {
+	case checked > 0 && checked == entry.Running:
+		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks look for drift", w.status.Wave, checked)
+	case entry.Running > 0 || entry.Waiting == 0:
+		w.message = fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
+	case w.unchecked > 0:
+		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks are being checked", w.status.Wave, w.unchecked)
+	case w.behind > 0:
+		w.message = fmt.Sprintf("wave %s waits: the sources of %d of its Stacks do not offer %s", w.status.Wave, w.behind, revision)
+	case w.unapproved > 0:
+		w.message = fmt.Sprintf("wave %s waits: the plans of %d of its Stacks are not approved", w.status.Wave, w.unapproved)
+	case w.shut > 0:
+		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks wait for their own windows", w.status.Wave, w.shut)
+	default:
+		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks depend on Stacks that do not have %s", w.status.Wave, entry.Waiting, revision)
+		if cycle := w.cycle(open.index); cycle != "" {
+			w.message = fmt.Sprintf("wave %s waits: its Stacks wait for each other, remove one of these dependencies: %s", w.status.Wave, cycle)
 		}
 	}
 }

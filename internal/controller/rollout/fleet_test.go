@@ -51,6 +51,8 @@ type fleet struct {
 	last         decision
 	// refused are Stacks with another source, and uninvited those that are not admitted.
 	refused, uninvited []autov1alpha1.RolloutFailure
+	// behind are Stacks whose source does not offer the target.
+	behind map[*pulumiv1.Stack]bool
 	// unknownNamespace says why the labels of Namespaces are not known.
 	unknownNamespace error
 	// reconciler remembers the windows of Stacks.
@@ -138,7 +140,7 @@ func (f *fleet) decide() decision {
 		turns := waves.Turns(status)
 		for _, stack := range f.stacks {
 			m := waves.Observe(stack, f.rollout, status)
-			m.HasTurn = turns[m.NamespacedName]
+			m.HasTurn, m.Behind = turns[m.NamespacedName], f.behind[stack]
 			members = append(members, m)
 		}
 		return members
