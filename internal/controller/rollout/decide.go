@@ -61,6 +61,8 @@ type observation struct {
 	problem *source.Problem
 	// unwatched says that nobody notices when a source, its own or that of a Stack, offers something else.
 	unwatched bool
+	// published is when one of the other sources of its Stacks has last published something; zero when there are none.
+	published time.Time
 	// commit is the git commit that the offer was made from; nil when it is not known.
 	commit *autov1alpha1.CommitInfo
 	// members are the Stacks that name the StackRollout and are admitted, as they are with the target in the status.
@@ -146,6 +148,8 @@ type walk struct {
 	// behind is how many of them have a source that does not offer the target, and unchecked how many have the target and wait until the check
 	// of their wave is evaluated.
 	behind, unchecked int
+	// comparing names a Stack that depends on one in a later wave, for which the target may change nothing; empty when there is none.
+	comparing string
 	// unapproved is how many of them wait until a plan of the target is approved.
 	unapproved int
 }
