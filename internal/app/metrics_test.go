@@ -102,7 +102,7 @@ func ownMetrics(g Gomega) *prometheus.Registry {
 	g.Expect(err).NotTo(HaveOccurred())
 	rollouts, err := metrics.NewRollouts(registry)
 	g.Expect(err).NotTo(HaveOccurred())
-	rollouts.Observe(&autov1alpha1.StackRollout{Status: autov1alpha1.StackRolloutStatus{Waves: []autov1alpha1.RolloutWaveStatus{{}}}})
+	rollouts.Observe(&autov1alpha1.StackRollout{Status: autov1alpha1.StackRolloutStatus{Waves: []autov1alpha1.RolloutWaveStatus{{}}}}, false)
 	updates, err := metrics.NewUpdates(registry)
 	g.Expect(err).NotTo(HaveOccurred())
 	updates.Started(&autov1alpha1.Update{UID: types.UID("a")})

@@ -174,6 +174,6 @@ const (
 	RevisionRejectedReason = "RevisionRejected"
 	// RolloutHaltedReason (waiting or Stalled): More Stacks of a wave failed than `maxFailures` allows, so no other Stack gets the revision. Stalled as soon as one of them is Stalled itself. `.status.failing` has the Stacks and their messages.
 	RolloutHaltedReason = "RolloutHalted"
-	// DependencyInLaterWaveReason (Stalled): A Stack depends on one in a later wave, which waits for it. Nothing is updated.
+	// DependencyInLaterWaveReason (Stalled): A Stack depends on one in a later wave, which waits for it. Nothing is updated. A commit that may change nothing for that one makes it wait for up to five minutes first.
 	DependencyInLaterWaveReason = "DependencyInLaterWave"
 )

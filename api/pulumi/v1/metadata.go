@@ -61,8 +61,8 @@ const (
 	// backup without status.
 	DeployedStackAnnotation = "pulumi.com/deployed-stack"
 
-	// ReleaseRevisionAnnotation on a Stack with spec.rolloutRef lets it have the revision with this full name or checksum, for example "sha1:…",
-	// before its turn.
+	// ReleaseRevisionAnnotation on a Stack with spec.rolloutRef or spec.windows lets it have the revision with this full name or checksum, for
+	// example "sha1:…", before its turn and outside of its windows.
 	ReleaseRevisionAnnotation = "pulumi.com/release-revision"
 
 	// OrphanAnnotation set to "true" allows a Stack to be deleted without destroying its resources, even with destroyOnFinalize.

@@ -20,7 +20,8 @@ const (
 	StackUpdateFailed StackUpdateState = "failed"
 )
 
-// HeldCondition is the condition of a Stack that reports that its StackRollout does not let it have the newest revision of its source yet.
+// HeldCondition is the condition of a Stack that reports that its StackRollout does not let it have the newest revision of its source yet, or that its
+// windows hold an update back.
 const HeldCondition = "Held"
 
 // StackStatus is the observed state of a Stack.
@@ -40,7 +41,7 @@ type StackStatus struct {
 	// +optional
 	ObservedLastUpdateRequest string `json:"observedLastUpdateRequest,omitempty"`
 
-	// Conditions of the Stack: Ready, Reconciling and Stalled, Drifted if spec.drift is set, and Held if spec.rolloutRef is set.
+	// Conditions of the Stack: Ready, Reconciling and Stalled, Drifted if spec.drift is set, and Held while spec.rolloutRef or spec.windows hold something back.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -274,7 +274,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	rollout.Status = d.status
 	mark(rollout, d)
 	rollout.Status.LastHandledReconcileAt = lastRequest(rollout)
-	r.Metrics.Observe(rollout)
+	r.Metrics.Observe(rollout, d.blocked)
 	if equality.Semantic.DeepEqual(before.Status, rollout.Status) {
 		return ctrl.Result{RequeueAfter: d.after}, nil
 	}

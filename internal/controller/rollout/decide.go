@@ -61,6 +61,8 @@ type observation struct {
 	problem *source.Problem
 	// unwatched says that nobody notices when a source, its own or that of a Stack, offers something else.
 	unwatched bool
+	// published is when one of the other sources of its Stacks has last published something; zero when there are none.
+	published time.Time
 	// commit is the git commit that the offer was made from; nil when it is not known.
 	commit *autov1alpha1.CommitInfo
 	// members are the Stacks that name the StackRollout and are admitted, as they are with the target in the status.
@@ -106,6 +108,9 @@ type decision struct {
 	// and complete that all Stacks have the target.
 	reason, message           string
 	failed, stalled, complete bool
+	// blocked is true when no Stack gets the target, and nobody was asked to do something: its Stacks wait for sources, checks or each other, or it waits
+	// for its own source. That should end by itself. A Stack that is updated is no such wait, because its turn has a timeout.
+	blocked bool
 	// wake names the watch that brings the StackRollout back, after the time at which it comes back in any case; zero for none.
 	wake  waker
 	after time.Duration
@@ -143,6 +148,8 @@ type walk struct {
 	// behind is how many of them have a source that does not offer the target, and unchecked how many have the target and wait until the check
 	// of their wave is evaluated.
 	behind, unchecked int
+	// comparing names a Stack that depends on one in a later wave, for which the target may change nothing; empty when there is none.
+	comparing string
 	// unapproved is how many of them wait until a plan of the target is approved.
 	unapproved int
 }
@@ -421,25 +428,8 @@ func (w *walk) describe(open openWave) {
 			w.wake = byEdit
 		}
 	default:
-		w.reason, w.message = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
-		switch entry, checked := w.status.Waves[open.index], w.beingChecked(open.index); {
-		case checked > 0 && checked == entry.Running:
-			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks look for drift", w.status.Wave, checked)
-		case entry.Running > 0 || entry.Waiting == 0:
-		case w.unchecked > 0:
-			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks are being checked", w.status.Wave, w.unchecked)
-		case w.behind > 0:
-			w.message = fmt.Sprintf("wave %s waits: the sources of %d of its Stacks do not offer %s", w.status.Wave, w.behind, revision)
-		case w.unapproved > 0:
-			w.message = fmt.Sprintf("wave %s waits: the plans of %d of its Stacks are not approved", w.status.Wave, w.unapproved)
-		case w.shut > 0:
-			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks wait for their own windows", w.status.Wave, w.shut)
-		default:
-			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks depend on Stacks that do not have %s", w.status.Wave, entry.Waiting, revision)
-			if cycle := w.cycle(open.index); cycle != "" {
-				w.message = fmt.Sprintf("wave %s waits: its Stacks wait for each other, remove one of these dependencies: %s", w.status.Wave, cycle)
-			}
-		}
+		w.reason = autov1alpha1.RolloutProgressingReason
+		w.describeProgress(open)
 	}
 }
 
@@ -448,7 +438,7 @@ func (w *walk) waitForSource() {
 		w.stall(w.problem.Reason, w.problem.Message)
 		return
 	}
-	w.reason, w.message, w.failed, w.wake = w.problem.Reason, w.problem.Message, true, bySource
+	w.reason, w.message, w.failed, w.blocked, w.wake = w.problem.Reason, w.problem.Message, true, true, bySource
 	if !w.problem.Watched {
 		w.wake = byTime
 		w.comeBackIn(sourceInterval)

@@ -337,6 +337,8 @@ func TestDecisions(t *testing.T) {
 		f := newFleet(t)
 		f.stacks[0].Spec.DependsOn = []pulumiv1.DependencyReference{{Name: "s7"}}
 		f.offers("b")
+		f.now = f.now.Add(f.last.after)
+		f.decide()
 		f.Expect(f.last.reason).To(Equal(autov1alpha1.DependencyInLaterWaveReason))
 		f.Expect(f.last.message).To(ContainSubstring("Stack team/s0 in wave canary depends on Stack team/s7 in the later wave rest"))
 		f.Expect(f.last.stalled).To(BeTrue())

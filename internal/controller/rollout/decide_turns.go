@@ -18,6 +18,9 @@ import (
 // their updates, or to record how these ended.
 const startGrace = 10 * time.Minute
 
+// compareGrace is how long, at most, Stacks take to find out that what their source has published changes nothing for them.
+const compareGrace = 5 * time.Minute
+
 // endTurns keeps the turns of Stacks that are not done with the target, and have not failed. A Stack that took too long keeps its turn, so
 // that it can still end, and counts as failing; so does one with drift, which looks for it again. A Stack that has not begun loses its turn while it
 // cannot use it, and with it its place.
@@ -127,8 +130,16 @@ func (w *walk) givePlans(open openWave) {
 // giveTurns lets as many Stacks of the open wave, and of those before it, be updated as may be at once. Stacks of a complete wave that do not
 // have the target came later; they come first.
 func (w *walk) giveTurns(open openWave) {
-	if pair := w.laterDependency(); pair != "" {
-		w.stall(autov1alpha1.DependencyInLaterWaveReason, pair)
+	if m, other := w.laterDependency(); m != nil {
+		pair := fmt.Sprintf("Stack %s in wave %s depends on Stack %s in the later wave %s", m, w.spec.Waves[m.Wave].Name, other, w.spec.Waves[other.Wave].Name)
+		// Nobody begins before it is known. What was never deployed has nothing to compare.
+		left := compareGrace - w.now.Sub(w.offeredSince())
+		if left <= 0 || other.Has == "" || w.wasShown(autov1alpha1.DependencyInLaterWaveReason) {
+			w.stall(autov1alpha1.DependencyInLaterWaveReason, pair+": put it into the same or an earlier wave")
+			return
+		}
+		w.comparing = pair
+		w.comeBackIn(left)
 		return
 	}
 	if open.halted != "" || w.status.Paused || open.index == len(w.byWave) || open.soaks || open.awaits {
@@ -149,7 +160,9 @@ func (w *walk) giveTurns(open openWave) {
 			if m.State == waves.Waiting && m.Behind {
 				w.behind++
 			} else if m.State == waves.Waiting && m.Approval && !m.Approved && !m.HasTarget {
-				w.unapproved++
+				if !w.waitsForMember(m) { // otherwise it does not plan yet
+					w.unapproved++
+				}
 				continue
 			}
 			switch {
@@ -170,6 +183,33 @@ func (w *walk) giveTurns(open openWave) {
 			w.status.Waves[i].Waiting--
 			active++
 			w.comeBackIn(waves.TimeoutOf(&w.spec.Waves[i]))
+		}
+	}
+}
+
+// describeProgress says what the open wave waits for.
+func (w *walk) describeProgress(open openWave) {
+	entry, checked, revision := w.status.Waves[open.index], w.beingChecked(open.index), w.status.Target.Revision
+	w.blocked = entry.Running == 0 && entry.Waiting > 0 && (w.unchecked+w.behind > 0 || w.unapproved+w.shut == 0)
+	switch {
+	case checked > 0 && checked == entry.Running:
+		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks look for drift", w.status.Wave, checked)
+	case entry.Running > 0 || entry.Waiting == 0:
+		w.message = fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
+	case w.comparing != "":
+		w.message = fmt.Sprintf("wave %s waits: %s, and whether %s changes anything for that one is not known yet", w.status.Wave, w.comparing, revision)
+	case w.unchecked > 0:
+		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks are being checked", w.status.Wave, w.unchecked)
+	case w.behind > 0:
+		w.message = fmt.Sprintf("wave %s waits: the sources of %d of its Stacks do not offer %s", w.status.Wave, w.behind, revision)
+	case w.unapproved > 0:
+		w.message = fmt.Sprintf("wave %s waits: the plans of %d of its Stacks are not approved", w.status.Wave, w.unapproved)
+	case w.shut > 0:
+		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks wait for their own windows", w.status.Wave, w.shut)
+	default:
+		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks depend on Stacks that do not have %s", w.status.Wave, entry.Waiting, revision)
+		if cycle := w.cycle(open.index); cycle != "" {
+			w.message = fmt.Sprintf("wave %s waits: its Stacks wait for each other, remove one of these dependencies: %s", w.status.Wave, cycle)
 		}
 	}
 }
@@ -246,18 +286,32 @@ func (w *walk) isShut(m *waves.Member) bool {
 	return !state.Open
 }
 
-// laterDependency describes a Stack that waits for another one in a later wave, which therefore waits for it; empty when there is none.
-func (w *walk) laterDependency() string {
+// laterDependency returns a Stack that waits for another one in a later wave, which waits for it; nil when there is none. It does not wait for one that may
+// begin with the target. Of one whose source does not offer the target, nobody knows yet whether it will have to wait.
+func (w *walk) laterDependency() (m, other *waves.Member) {
+	first := waves.Beginning(&w.status)
+	begins := first != nil && waves.SameArtifact(*first, w.status.Target.RolloutRevision)
 	for _, m := range w.members {
 		if m.State != waves.Waiting {
 			continue
 		}
 		for _, key := range m.DependsOn {
-			if other := w.byName[key]; other != nil && other.Wave > m.Wave && !other.State.IsDone() && other.State != waves.LeftOut {
-				return fmt.Sprintf("Stack %s in wave %s depends on Stack %s in the later wave %s: put it into the same or an earlier wave",
-					m.NamespacedName, w.spec.Waves[m.Wave].Name, other.NamespacedName, w.spec.Waves[other.Wave].Name)
+			other := w.byName[key]
+			switch {
+			case other == nil, other.Wave <= m.Wave, other.State.IsDone(), other.State == waves.LeftOut:
+			case other.Behind, other.Has == "" && begins:
+			default:
+				return m, other
 			}
 		}
 	}
-	return ""
+	return nil, nil
+}
+
+// offeredSince returns since when all sources that offer the target do so, or a later time.
+func (w *walk) offeredSince() time.Time {
+	if since := w.status.Target.Since.Time; since.After(w.published) {
+		return since
+	}
+	return w.published
 }

@@ -51,6 +51,10 @@ type fleet struct {
 	last         decision
 	// refused are Stacks with another source, and uninvited those that are not admitted.
 	refused, uninvited []autov1alpha1.RolloutFailure
+	// behind are Stacks whose source does not offer the target.
+	behind map[*pulumiv1.Stack]bool
+	// published is when another source published something.
+	published time.Time
 	// unknownNamespace says why the labels of Namespaces are not known.
 	unknownNamespace error
 	// reconciler remembers the windows of Stacks.
@@ -138,12 +142,12 @@ func (f *fleet) decide() decision {
 		turns := waves.Turns(status)
 		for _, stack := range f.stacks {
 			m := waves.Observe(stack, f.rollout, status)
-			m.HasTurn = turns[m.NamespacedName]
+			m.HasTurn, m.Behind = turns[m.NamespacedName], f.behind[stack]
 			members = append(members, m)
 		}
 		return members
 	}
-	f.last = decide(observation{now: f.now, started: f.started, rollout: f.rollout, offer: f.offer, problem: f.problem,
+	f.last = decide(observation{now: f.now, started: f.started, rollout: f.rollout, offer: f.offer, problem: f.problem, published: f.published,
 		members: observeAgain(&f.rollout.Status), observeAgain: observeAgain, approvals: f.approvals, refused: f.refused, uninvited: f.uninvited, unknownNamespace: f.unknownNamespace,
 		hours: f.hours, check: f.reconciler.checksOf(context.Background(), f.rollout, f.stacks), invalidCheck: checkExpressions(f.rollout.Spec.Waves)})
 	f.rollout.Status = f.last.status

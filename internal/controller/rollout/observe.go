@@ -88,7 +88,7 @@ func (r *Reconciler) observe(ctx context.Context, rollout *autov1alpha1.StackRol
 			admitted = append(admitted, stack)
 		}
 	}
-	o.unwatched = o.unwatched || others.unwatched
+	o.unwatched, o.published = o.unwatched || others.unwatched, others.published
 	for _, list := range []*[]autov1alpha1.RolloutFailure{&o.refused, &o.uninvited} {
 		// The cache has the Stacks in no order.
 		slices.SortFunc(*list, func(a, b autov1alpha1.RolloutFailure) int { return cmp.Compare(a.Stack, b.Stack) })

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"time"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -24,7 +25,8 @@ type sources struct {
 	unknown               bool
 	// others are the other sources that were looked at, by their keys.
 	others map[string]*otherSource
-	// unwatched says that changes of one of them are not noticed.
+	// published is when one of them has last published something, and unwatched says that changes of one of them are not noticed.
+	published time.Time
 	unwatched bool
 }
 
@@ -71,7 +73,9 @@ func (s *sources) check(stack *pulumiv1.Stack) string {
 			other.problem = plaintext.Cut(fmt.Sprintf("its source is of %s, and spec.sourceRef of %s", found.Repository, s.repository), 200)
 		default:
 			other.offer = autov1alpha1.RolloutRevision{Revision: found.Revision, Digest: found.Digest}
-			s.unwatched = s.unwatched || !found.Watched
+			if s.unwatched = s.unwatched || !found.Watched; found.Published.After(s.published) {
+				s.published = found.Published
+			}
 		}
 	}
 	return other.problem

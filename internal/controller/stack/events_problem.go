@@ -25,14 +25,14 @@ func tokenMetadata(since metav1.Time) map[string]string {
 }
 
 // announceProblem records one event about a problem that the condition Ready shows, unless one was recorded, and one event when the Stack is
-// ready again. The status remembers what was announced. A running operation leaves the outcome open, and a suspended Stack only shows what it
-// showed before: neither is the beginning or the end of a problem.
+// ready again, or only waits for its wave: hundreds of new Stacks may do that, and nobody has to act. The status remembers what was announced. A running
+// operation leaves the outcome open, and a suspended Stack only shows what it showed before: neither is the beginning or the end of a problem.
 func (r *Reconciler) announceProblem(stack *pulumiv1.Stack, now time.Time, result *outcome) {
 	ready, problem := conditions.Get(stack, meta.ReadyCondition), stack.Status.Problem
 	switch {
 	case ready == nil || ready.Status == metav1.ConditionUnknown:
 		return
-	case ready.Status == metav1.ConditionTrue:
+	case ready.Status == metav1.ConditionTrue, ready.Reason == pulumiv1.WaveNotOpenReason:
 		stack.Status.Problem = nil
 		if problem != nil && problem.Announced != "" && !result.announcesSuccess {
 			announced, message := problem.Announced, ready.Message

@@ -39,7 +39,7 @@ func TestEveryProblemIsAnnouncedOnceAndSoIsItsEnd(t *testing.T) {
 	tried := 0
 	for _, reason := range reasons.All() {
 		stalls, waits := strings.Contains(reason.State, "Stalled"), reason.State != "Stalled"
-		if reason.Kind != pulumiv1.StackKind || reason.State == "ready" || reason.State == "in progress" || reason.State == "not used" {
+		if reason.Kind != pulumiv1.StackKind || reason.Reason == pulumiv1.WaveNotOpenReason || reason.State == "ready" || reason.State == "in progress" || reason.State == "not used" {
 			continue
 		}
 		for _, show := range []struct {
@@ -125,6 +125,26 @@ func TestEventsAreRecordedAlsoIfAnOldUpdateCannotBeDeleted(t *testing.T) {
 	result.addEvent(func() { recorded++ })
 	g.Expect(result.finish(t.Context())).To(MatchError(denied), "it is tried again")
 	g.Expect(recorded).To(Equal(1))
+}
+
+// That there is no StackRollout, somebody has to mend. That a wave is not open, nobody has to, and many new Stacks wait for theirs.
+func TestNewStackThatWaitsForItsWaveIsNoProblem(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{}
+	markWaiting(stack, pulumiv1.WaveNotOpenReason, "a new Stack waits")
+	for _, at := range []time.Time{now, now.Add(time.Hour)} {
+		events, after := announcements(stack, at)
+		g.Expect(events).To(BeEmpty())
+		g.Expect(after).To(BeZero())
+	}
+	markWaiting(stack, pulumiv1.RolloutNotFoundReason, "there is none")
+	announcements(stack, now)
+	events, _ := announcements(stack, now.Add(problemGrace))
+	g.Expect(events).To(ConsistOf(HavePrefix("Warning RolloutNotFound there is none")))
+	markWaiting(stack, pulumiv1.WaveNotOpenReason, "a new Stack waits")
+	events, _ = announcements(stack, now.Add(time.Hour))
+	g.Expect(events).To(ConsistOf(HavePrefix("Normal StackRecovered RolloutNotFound is over: a new Stack waits")))
+	g.Expect(stack.Status.Problem).To(BeNil())
 }
 
 func TestProblemsThatNobodyHasToHearOf(t *testing.T) {

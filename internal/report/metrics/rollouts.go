@@ -12,11 +12,10 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// Rollouts are the gauges about StackRollouts: how far their waves are, and which are halted. They depend only on the statuses, see Stacks. All
-// methods of nil do nothing.
+// Rollouts are the gauges about StackRollouts: how far their waves are, and which get no further. All methods of nil do nothing.
 type Rollouts struct {
-	stacks *prometheus.GaugeVec
-	halted *prometheus.GaugeVec
+	stacks                   *prometheus.GaugeVec
+	halted, stalled, blocked *prometheus.GaugeVec
 
 	mu sync.Mutex
 	// waves are those of each StackRollout that have series.
@@ -35,12 +34,21 @@ func NewRollouts(registerer prometheus.Registerer) (*Rollouts, error) {
 			Name: "stack_rollout_halted",
 			Help: "1 when too many Stacks of the StackRollout failed for others to be updated, otherwise 0.",
 		}, []string{"namespace", "name"}),
+		stalled: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stack_rollout_stalled",
+			Help: "1 when the StackRollout is Stalled, for any reason, otherwise 0.",
+		}, []string{"namespace", "name"}),
+		blocked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stack_rollout_blocked",
+			Help: "1 when no Stack of the StackRollout is updated, all wait for a source, a check or each other, and it is neither halted nor Stalled; otherwise 0.",
+		}, []string{"namespace", "name"}),
 	}
-	return r, register(registerer, "StackRollouts", r.stacks, r.halted)
+	return r, register(registerer, "StackRollouts", r.stacks, r.halted, r.stalled, r.blocked)
 }
 
-// Observe sets the series of the StackRollout, of which each wave has seven. They are never absent meanwhile, which would end an alert.
-func (r *Rollouts) Observe(rollout *autov1alpha1.StackRollout) {
+// Observe sets the series of the StackRollout: three, and seven of each wave. They are never absent meanwhile, which would end an alert. blocked is
+// whether it gets no further although it waits for no person, soak or window; the rest is in the status.
+func (r *Rollouts) Observe(rollout *autov1alpha1.StackRollout, blocked bool) {
 	if r == nil {
 		return
 	}
@@ -54,6 +62,8 @@ func (r *Rollouts) Observe(rollout *autov1alpha1.StackRollout) {
 	}
 	halted := conditions.GetReason(rollout, meta.ReadyCondition) == autov1alpha1.RolloutHaltedReason
 	r.halted.WithLabelValues(rollout.Namespace, rollout.Name).Set(numeric(halted))
+	r.stalled.WithLabelValues(rollout.Namespace, rollout.Name).Set(numeric(conditions.IsStalled(rollout)))
+	r.blocked.WithLabelValues(rollout.Namespace, rollout.Name).Set(numeric(blocked))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := types.NamespacedName{Namespace: rollout.Namespace, Name: rollout.Name}
@@ -92,5 +102,7 @@ func (r *Rollouts) Forget(namespace, name string) {
 		r.forgetWave(key, wave)
 	}
 	delete(r.waves, key)
-	r.halted.DeleteLabelValues(namespace, name)
+	for _, gauge := range []*prometheus.GaugeVec{r.halted, r.stalled, r.blocked} {
+		gauge.DeleteLabelValues(namespace, name)
+	}
 }

@@ -55,7 +55,7 @@ var rolloutRows = []Row{
 	},
 	{
 		Reason: "DependencyInLaterWave", State: Stalled,
-		Means: "A Stack depends on one in a later wave, which waits for it. Nothing is updated.",
+		Means: "A Stack depends on one in a later wave, which waits for it. Nothing is updated. A commit that may change nothing for that one makes it wait for up to five minutes first.",
 		When:  "an edit of the StackRollout or of the Stack",
 		Todo:  "Put the dependency into the same or an earlier wave.",
 		Tests: []string{"rollout.TestDecisions/dependency-in-a-later-wave-atlantis-5791"},

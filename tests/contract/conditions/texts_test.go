@@ -93,7 +93,7 @@ Problems that only Pulumi can detect are reported by the Stack.`,
 |---|---|---|---|
 | ` + "`Ready`" + ` | nothing is wrong, also while waves are updated | it does not go on before somebody does something, or the source has nothing | not reconciled yet |
 | ` + "`Complete`" + ` | all waves are complete with the target | some are not | not reconciled yet |
-| ` + "`Reconciling`" + ` | some waves are not complete | | they are, or Stalled |
+| ` + "`Reconciling`" + ` | ` + "`Ready`" + ` is False, and it goes on by itself when its source is there, or fewer Stacks fail | | it is Ready, or Stalled |
 | ` + "`Stalled`" + ` | you should look at the problem | | no action is needed |
 
 Besides the reasons below, it has those of its source, which have the same meaning as for a [Stack](#stack).`,

@@ -81,8 +81,9 @@ that Workspace, or use its credentials elsewhere.`,
 admit is told that there is none, and counts for nothing: its failure stops nobody, and it takes no place in lists from others. Its
 StackRollout has at most one event about such Stacks in an hour. Who writes the StackRollout decides, with ` + "`maxFailures`" + ` and
 ` + "`allowedNamespaces`" + `, whose failures stop others. An admission policy makes sure that to take a Stack out, to change its windows, or to give it a
-revision before its turn, needs the verb ` + "`bypass`" + `. Only the controller writes the turns. Because both sides have agreed, ` + "`--no-cross-namespace-refs`" + ` does
-not apply to ` + "`allowedNamespaces`" + ` and ` + "`rolloutRef`" + `.`,
+revision before its turn, needs the verb ` + "`bypass`" + `. It does not stop who may create and delete Stacks, as the role ` + "`edit`" + ` does: [a Stack that is created
+again](spec/v1/stacks.md#who-approves) without ` + "`rolloutRef`" + ` has no waves. Only the controller writes the turns.
+Because both sides have agreed, ` + "`--no-cross-namespace-refs`" + ` does not apply to ` + "`allowedNamespaces`" + ` and ` + "`rolloutRef`" + `.`,
 		proofs: []string{
 			"admission.TestWhoEditsAStackCannotTakeItOutOfItsStackRollout", "e2e.TestStackWithoutItsStackRolloutGetsNothingNew",
 			"rollout.TestStacksThatAreNotAdmittedTakeNoPlaceAndAreAnnouncedOnceAnHour",

@@ -30,7 +30,7 @@ const (
 	both = "both"
 )
 
-// wavedRollout is a StackRollout; ROLLOUT and SOAK are replaced.
+// wavedRollout is a StackRollout; ROLLOUT is replaced.
 const wavedRollout = `
 apiVersion: auto.pulumi.com/v1alpha1
 kind: StackRollout
@@ -38,7 +38,7 @@ metadata: {name: ROLLOUT}
 spec:
   sourceRef: {kind: GitRepository, name: waves}
   waves:
-    - {name: canary, stacks: {matchLabels: {tier: canary}}, soak: SOAK}
+    - {name: canary, stacks: {matchLabels: {tier: canary}}, soak: 1h}
     - {name: rest}
 `
 
@@ -116,7 +116,7 @@ spec:
 `
 
 // wavedFiles returns the files that the Kustomizations apply.
-func (p *fixture) wavedFiles(soak string) gitserver.Files {
+func (p *fixture) wavedFiles() gitserver.Files {
 	var stacks strings.Builder
 	for i := range waved {
 		tier := "other"
@@ -125,10 +125,9 @@ func (p *fixture) wavedFiles(soak string) gitserver.Files {
 		}
 		stacks.WriteString(strings.NewReplacer("NUMBER", fmt.Sprint(i), "TIER", tier, "ROLLOUT", waves).Replace(wavedStack))
 	}
-	rollout := strings.ReplaceAll(wavedRollout, "SOAK", soak)
 	return p.filled(gitserver.Files{
-		"stacks/stacks.yaml": stacks.String(), "rollout/rollout.yaml": strings.ReplaceAll(rollout, "ROLLOUT", waves),
-		"both/both.yaml": strings.ReplaceAll(rollout, "ROLLOUT", both) + strings.NewReplacer("NUMBER", "first", "TIER", "canary", "ROLLOUT", both).Replace(wavedStack) +
+		"stacks/stacks.yaml": stacks.String(), "rollout/rollout.yaml": strings.ReplaceAll(wavedRollout, "ROLLOUT", waves),
+		"both/both.yaml": strings.ReplaceAll(wavedRollout, "ROLLOUT", both) + strings.NewReplacer("NUMBER", "first", "TIER", "canary", "ROLLOUT", both).Replace(wavedStack) +
 			strings.NewReplacer("NUMBER", "second", "TIER", "other", "ROLLOUT", both).Replace(wavedStack),
 	})
 }
@@ -153,23 +152,23 @@ func TestKustomizationIsReadyWhileWavesSoakAndFailsWithThem(t *testing.T) {
 	p.Create(p.Secret("git-token", map[string]string{"token": gitToken}))
 	p.apply(strings.ReplaceAll(wavesAlert, "MESSENGER", end.URL))
 	programs := p.repository(waves, systemtest.Returning(waves, 1))
-	manifests := p.repository("manifests", p.wavedFiles("0s"))
+	p.repository("manifests", p.wavedFiles())
 	p.apply(wavedKustomizations)
-	p.await(kustomizations, "stacks", status.CurrentStatus)
+
+	// New Stacks are not ready before their first wave, so a Kustomization with them waits. A promotion of all waves ends that.
 	p.await(kustomizations, "complete", status.CurrentStatus)
-	p.await(kustomizations, both, status.CurrentStatus)
+	for kustomization, name := range map[string]string{"stacks": waves, both: both} {
+		soaks := p.awaitWaves(name, autov1alpha1.RolloutSoakingReason, "")
+		p.await(kustomizations, kustomization, status.InProgressStatus)
+		p.Create(&autov1alpha1.Approval{ObjectMeta: p.Meta("first-" + name), Spec: autov1alpha1.ApprovalSpec{
+			Rollout: name, Revision: soaks.Status.Target.Revision, Decision: autov1alpha1.ApprovalApprove, By: "admin"}})
+		p.await(kustomizations, kustomization, status.CurrentStatus)
+	}
 	p.awaitWaves(both, autov1alpha1.RolloutCompleteReason, "")
 	rollout := p.awaitWaves(waves, autov1alpha1.RolloutCompleteReason, "")
 	p.Expect(rollout.Status.Done).To(Equal(fmt.Sprintf("%[1]d/%[1]d", waved)))
 
 	// While the first wave soaks, all of them are ready, but one that waits for the condition Complete is not.
-	p.commit(manifests, "manifests", p.wavedFiles("1h"))
-	p.Eventually(func(g Gomega) {
-		for _, name := range []string{both, waves} {
-			p.Get(name, rollout)
-			g.Expect(rollout.Spec.Waves[0].Soak).To(HaveField("Duration", time.Hour))
-		}
-	}).Should(Succeed())
 	sha := p.commit(programs, waves, systemtest.Returning(waves, 2))
 	p.awaitWaves(both, autov1alpha1.RolloutSoakingReason, sha)
 	rollout = p.awaitWaves(waves, autov1alpha1.RolloutSoakingReason, sha)
