@@ -153,7 +153,6 @@ func decide(o observation) decision {
 	w := &walk{observation: o, spec: &o.rollout.Spec, initial: o.rollout.Status}
 	w.status = *o.rollout.Status.DeepCopy()
 	w.status.ObservedGeneration = o.rollout.Generation
-	w.wake = byStacks
 	w.refuse()
 	w.followSource()
 	if w.unwatched {
@@ -163,11 +162,13 @@ func decide(o observation) decision {
 		w.waitForSource()
 		return w.decision
 	}
+	w.readApprovals() // a rejection counts, whatever else is wrong
 	if err := w.invalidCheck; err != nil {
 		w.stall(pulumiv1.InvalidCELExpressionReason, err.Error())
 		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
 	}
+	w.settle()
 	err := errors.Join(w.unknownNamespace, w.readWindows())
 	if err == nil { // otherwise some Stacks may not be among the members, and a limit would choose others
 		err = w.assign()
@@ -177,8 +178,6 @@ func decide(o observation) decision {
 		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
 	}
-	w.settle()
-	w.readApprovals()
 	w.pause()
 	w.checkDrift()
 	w.endTurns()
@@ -216,11 +215,14 @@ func (w *walk) followSource() {
 		w.status.Earlier = append([]autov1alpha1.RolloutRevision{target.RolloutRevision}, w.status.Earlier...)
 		w.forgetEarlier()
 	}
-	cutShort := w.status.Turns
+	cutShort, members := w.status.Turns, map[string]*waves.Member{}
+	for _, m := range w.members {
+		members[m.String()] = m
+	}
 	w.status.Turns, w.status.Plans, w.status.Halted = nil, nil, ""
 	w.status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: *w.offer, Since: w.time()}
-	for i := range w.status.Waves {
-		w.status.Waves[i].Order = nil
+	for i, had := range w.status.Waves { // what it counts is about the earlier target, also if the specification is invalid now
+		w.status.Waves[i] = autov1alpha1.RolloutWaveStatus{Name: had.Name, SoakingSince: had.SoakingSince, State: autov1alpha1.RolloutWavePending}
 	}
 	w.members = w.observeAgain(&w.status)
 	w.announce(eventStarted, "rolling out "+w.offer.Revision)
@@ -229,16 +231,12 @@ func (w *walk) followSource() {
 	if target == nil {
 		return
 	}
-	members := map[string]*waves.Member{}
-	for _, m := range w.members {
-		members[m.String()] = m
-	}
 	for _, turn := range cutShort {
 		switch m, wave := members[turn.Stack], w.waveStatusOf(turn.Stack); {
 		case m == nil, wave == nil:
 		case m.Begun:
 			w.soakSince(wave, w.now)
-		case waves.SameArtifact(target.RolloutRevision, autov1alpha1.RolloutRevision{Digest: m.Has}):
+		case m.Changed:
 			w.soakSince(wave, m.Ended)
 		}
 	}
@@ -321,7 +319,7 @@ func (w *walk) assign() error {
 		case m.State != waves.Updated:
 		case lost: // or it is new: when the wave began to soak is not known
 			entries[m.Wave].SoakingSince = new(w.time())
-		case isNew[m.Wave]:
+		case isNew[m.Wave], w.targetIsNew(): // or the Stack was faster: it failed with the same content and was tried again, or has the annotation
 			w.soakSince(&entries[m.Wave], m.Ended)
 		}
 	}
@@ -391,7 +389,7 @@ func (w *walk) describe(open openWave) {
 		w.reason, w.failed, w.stalled, w.wake = autov1alpha1.RevisionRejectedReason, true, true, bySource
 		w.message = w.rejection
 	case open.halted != "":
-		w.reason, w.failed, w.stalled = autov1alpha1.RolloutHaltedReason, true, open.hopeless
+		w.reason, w.failed, w.stalled, w.wake = autov1alpha1.RolloutHaltedReason, true, open.hopeless, byStacks
 		w.message = fmt.Sprintf("%d of the Stacks of wave %s failed with %s, and maxFailures is %d: no other Stack gets it before they are mended "+
 			"or suspended, or maxFailures is raised", open.failing, open.halted, revision, open.allowed)
 		if !w.wasShown(autov1alpha1.RolloutHaltedReason) || w.status.Halted != revision {
@@ -399,8 +397,11 @@ func (w *walk) describe(open openWave) {
 		}
 		w.status.Halted = revision
 	case open.index == len(w.byWave):
-		w.reason, w.complete = autov1alpha1.RolloutCompleteReason, true
+		w.reason, w.complete, w.wake = autov1alpha1.RolloutCompleteReason, true, bySource
 		w.message = fmt.Sprintf("all waves are complete: %s Stacks have %s", w.status.Done, revision)
+		if slices.ContainsFunc(w.members, func(m *waves.Member) bool { return !m.State.IsDone() && m.State != waves.LeftOut }) {
+			w.wake = byStacks // those that failed, as some may
+		}
 		w.setStable(open)
 	case w.spec.Suspend:
 		w.reason, w.message, w.wake = autov1alpha1.RolloutSuspendedReason, "suspended: no other Stack gets "+revision, byEdit
@@ -421,15 +422,15 @@ func (w *walk) describe(open openWave) {
 			w.wake = byEdit
 		}
 	default:
-		w.reason, w.message = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision)
+		w.reason, w.message, w.wake = autov1alpha1.RolloutProgressingReason, fmt.Sprintf("wave %s is updated to %s", w.status.Wave, revision), byStacks
 		switch entry, checked := w.status.Waves[open.index], w.beingChecked(open.index); {
 		case checked > 0 && checked == entry.Running:
 			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks look for drift", w.status.Wave, checked)
 		case entry.Running > 0 || entry.Waiting == 0:
 		case w.unchecked > 0:
-			w.message = fmt.Sprintf("wave %s waits: %d of its Stacks are being checked", w.status.Wave, w.unchecked)
+			w.wake, w.message = byTime, fmt.Sprintf("wave %s waits: %d of its Stacks are being checked", w.status.Wave, w.unchecked)
 		case w.behind > 0:
-			w.message = fmt.Sprintf("wave %s waits: the sources of %d of its Stacks do not offer %s", w.status.Wave, w.behind, revision)
+			w.wake, w.message = bySource, fmt.Sprintf("wave %s waits: the sources of %d of its Stacks do not offer %s", w.status.Wave, w.behind, revision)
 		case w.unapproved > 0:
 			w.message = fmt.Sprintf("wave %s waits: the plans of %d of its Stacks are not approved", w.status.Wave, w.unapproved)
 		case w.shut > 0:

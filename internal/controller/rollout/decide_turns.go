@@ -35,7 +35,7 @@ func (w *walk) endTurns() {
 		case m.State == waves.Updated:
 			w.soakSince(&w.status.Waves[m.Wave], m.Ended)
 			continue
-		case m.State == waves.Waiting && !m.Begun && !m.HasTarget && (m.Approval && !m.Approved || w.isShut(m) || w.waitsForMember(m)):
+		case m.State == waves.Waiting && !m.Begun && !m.HasTarget && (m.Behind || m.Approval && !m.Approved || w.isShut(m) || w.waitsForMember(m)):
 			continue
 		case m.State == waves.LeftOut && m.Begun && w.now.Sub(turn.Since.Time) < waves.TimeoutOf(wave):
 			// Its update goes on, and so it keeps its place.
@@ -129,6 +129,7 @@ func (w *walk) givePlans(open openWave) {
 func (w *walk) giveTurns(open openWave) {
 	if pair := w.laterDependency(); pair != "" {
 		w.stall(autov1alpha1.DependencyInLaterWaveReason, pair)
+		w.wake = byStacks // the later one may have the target already, and say so
 		return
 	}
 	if open.halted != "" || w.status.Paused || open.index == len(w.byWave) || open.soaks || open.awaits {
@@ -149,7 +150,9 @@ func (w *walk) giveTurns(open openWave) {
 			if m.State == waves.Waiting && m.Behind {
 				w.behind++
 			} else if m.State == waves.Waiting && m.Approval && !m.Approved && !m.HasTarget {
-				w.unapproved++
+				if !w.waitsForMember(m) { // or nobody has made a plan yet
+					w.unapproved++
+				}
 				continue
 			}
 			switch {

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +27,19 @@ var noon = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 // revision is what a source offers, or a Stack has; all with the same letter are the same.
 func revision(letter string) autov1alpha1.RolloutRevision {
 	return autov1alpha1.RolloutRevision{Revision: "main@sha1:" + repeat(letter, 40), Digest: "sha256:" + repeat(letter, 64)}
+}
+
+// letter returns what stands for the content of a revision, or of the digest of one.
+func letter(digest string) string {
+	if digest == "" {
+		return ""
+	}
+	return strings.TrimPrefix(digest, "sha256:")[:1]
+}
+
+// packed returns the revision as a source with other rules of what to ignore offers it.
+func packed(revision autov1alpha1.RolloutRevision) *autov1alpha1.RolloutRevision {
+	return &autov1alpha1.RolloutRevision{Revision: revision.Revision, Digest: "sha256:" + letter(revision.Digest) + repeat("0", 63)}
 }
 
 func repeat(letter string, n int) string {
@@ -53,6 +67,8 @@ type fleet struct {
 	refused, uninvited []autov1alpha1.RolloutFailure
 	// unknownNamespace says why the labels of Namespaces are not known.
 	unknownNamespace error
+	// behind reports whether the source of a Stack does not offer the target; nil when all have the source of the StackRollout.
+	behind func(*pulumiv1.Stack, *autov1alpha1.StackRolloutStatus) bool
 	// reconciler remembers the windows of Stacks.
 	reconciler Reconciler
 }
@@ -138,7 +154,7 @@ func (f *fleet) decide() decision {
 		turns := waves.Turns(status)
 		for _, stack := range f.stacks {
 			m := waves.Observe(stack, f.rollout, status)
-			m.HasTurn = turns[m.NamespacedName]
+			m.HasTurn, m.Behind = turns[m.NamespacedName], f.behind != nil && f.behind(stack, status)
 			members = append(members, m)
 		}
 		return members
