@@ -195,17 +195,23 @@ func Woken(before, after *autov1alpha1.StackRolloutStatus) (stacks []types.Names
 // ChecksDrift reports whether the turn of the Stack lasts until it has looked for drift, and it is updated to the target, so that it can. The
 // rollout is the one that the Stack names; nil when there is none.
 func ChecksDrift(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout) bool {
-	last := stack.Status.LastUpdate
-	if rollout == nil || rollout.Status.Target == nil || last == nil {
-		return false
-	}
-	ran, same := autov1alpha1.RolloutRevision{Revision: last.Revision, Digest: last.LastAttemptedCommit}, Same
-	if hasSourceOf(stack, rollout) {
-		same = SameArtifact
-	}
-	return same(ran, rollout.Status.Target.RolloutRevision) && slices.ContainsFunc(rollout.Status.Turns, func(turn autov1alpha1.RolloutTurn) bool {
+	return rollout != nil && ranTarget(stack, rollout, &rollout.Status) && slices.ContainsFunc(rollout.Status.Turns, func(turn autov1alpha1.RolloutTurn) bool {
 		return turn.CheckDrift && turn.Stack == Name(stack.Namespace, stack.Name)
 	})
+}
+
+// ranTarget reports whether the last update of the Stack was one to the target. Of a source that may pack the same commits differently, the names say that:
+// also those that the target had before.
+func ranTarget(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *autov1alpha1.StackRolloutStatus) bool {
+	last := stack.Status.LastUpdate
+	if status.Target == nil || last == nil {
+		return false
+	}
+	ran, target := autov1alpha1.RolloutRevision{Revision: last.Revision, Digest: last.LastAttemptedCommit}, status.Target.RolloutRevision
+	if hasSourceOf(stack, rollout) {
+		return SameArtifact(ran, target)
+	}
+	return Same(ran, target) || IsNameOfTarget(ran.Revision, status)
 }
 
 // KeepsDrift reports whether the StackRollout reads what the last check for drift of a Stack without spec.drift has found: a wave has noDrift.

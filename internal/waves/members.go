@@ -137,10 +137,9 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 		same = SameArtifact
 	}
 	if plan := stack.Status.Plan; plan != nil && plan.State == pulumiv1.PlanApproved {
-		m.Approved = same(autov1alpha1.RolloutRevision{Revision: plan.Commit, Digest: plan.Commit}, target)
+		m.Approved = same(autov1alpha1.RolloutRevision{Revision: plan.Revision, Digest: plan.Commit}, target)
 	}
 	applied := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAppliedRevision, Digest: m.Succeeded}
-	ran := last != nil && same(autov1alpha1.RolloutRevision{Revision: last.Revision, Digest: m.Has}, target)
 	m.Changed = last != nil && IsNameOfTarget(last.Revision, status)
 	attempted := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAttemptedRevision, Digest: m.Has}
 	m.HasTarget = same(applied, target) && same(attempted, target)
@@ -150,9 +149,9 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 	// That it is ready says nothing alone: it may be so with another revision.
 	case same(applied, target) && stack.Status.ObservedGeneration == stack.Generation && isReady(stack):
 		m.State = m.done()
-	case ran && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Interruptions == 0:
+	case last != nil && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Interruptions == 0 && ranTarget(stack, rollout, status):
 		m.State, m.Message = Failing, plaintext.Cut(last.Message, messageLength)
-		if wasBroken(m.Succeeded, status) {
+		if wasBroken(applied, status) {
 			m.State = BrokenBefore
 		}
 	case m.HasTarget:
@@ -206,12 +205,11 @@ func driftOf(stack *pulumiv1.Stack) *Drift {
 
 // wasBroken reports whether a Stack that fails with the target did so with the revisions before. As long as no target reached all Stacks, as after
 // the status was lost, nobody knows what they succeeded with, so a failure counts.
-func wasBroken(lastSuccessful string, status *autov1alpha1.StackRolloutStatus) bool {
+func wasBroken(succeeded autov1alpha1.RolloutRevision, status *autov1alpha1.StackRolloutStatus) bool {
 	if status.Stable == nil {
 		return false
 	}
 	known := append(slices.Clone(status.Earlier), *status.Stable, status.Target.RolloutRevision)
-	succeeded := autov1alpha1.RolloutRevision{Revision: lastSuccessful, Digest: lastSuccessful}
 	return !slices.ContainsFunc(known, func(revision autov1alpha1.RolloutRevision) bool { return Same(revision, succeeded) })
 }
 

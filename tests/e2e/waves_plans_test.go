@@ -61,7 +61,7 @@ func TestPlansOfAWaveAreApprovedBeforeItsTurns(t *testing.T) {
 
 // A plan of a revision that another one has replaced is not carried out, and leads to nothing with the revision that the Stack has.
 func TestPlansOfAWaveAreSupersededByTheNextRevision(t *testing.T) {
-	suite.Long(t, "a commit while plans wait; the state space of internal/controller/rollout has all of them")
+	suite.Long(t, "a commit while plans wait, as in the walks of internal/controller/rollout")
 	p := guardedFleet(begin(t, "waves-replaced"), "east")
 	first := p.publish(p.fleetWith("one"))
 	p.approve(p.planned("east", first.Revision))

@@ -179,7 +179,7 @@ func TestHeldStackIsEditedWithTheRevisionThatItHas(t *testing.T) {
 
 // The update of a Stack ends after its turn: what it has is what it ran, and not what it had when the update began.
 func TestStackWhoseRevisionIsSupersededWhileItRunsDoesNotGoBack(t *testing.T) {
-	suite.Long(t, "a commit in the middle of a wave; the state space of internal/controller/rollout has all of them")
+	suite.Long(t, "a commit in the middle of a wave, as in the walks of internal/controller/rollout")
 	p := begin(t, "waves-superseded")
 	rollout, stacks := p.fleet("canary", "east")
 	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)}, rollout, stacks[0], stacks[1])

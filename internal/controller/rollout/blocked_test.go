@@ -52,10 +52,10 @@ func TestOnlyAWaitThatShouldEndByItselfIsBlocked(t *testing.T) {
 		"source is refused": {func(f *fleet) { f.problem = &source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true} }, false, pulumiv1.AccessDeniedReason, false},
 		"plans":             {func(f *fleet) { approval(f.stacks...) }, true, autov1alpha1.RolloutProgressingReason, false},
 		"own windows":       {func(f *fleet) { f.stacks[0].Spec.Windows = closed }, true, autov1alpha1.RolloutProgressingReason, false},
-		"one is behind":     {func(f *fleet) { f.behind[f.stacks[0]] = true }, false, autov1alpha1.RolloutProgressingReason, false},
-		"only one is left, which is behind": {func(f *fleet) { f.behind[f.stacks[0]] = true }, true,
+		"one is behind":     {func(f *fleet) { f.behind = areBehind(f.stacks[0]) }, false, autov1alpha1.RolloutProgressingReason, false},
+		"only one is left, which is behind": {func(f *fleet) { f.behind = areBehind(f.stacks[0]) }, true,
 			autov1alpha1.RolloutProgressingReason, true},
-		"behind, and own windows": {func(f *fleet) { f.behind[f.stacks[0]], f.stacks[1].Spec.Windows = true, closed }, true,
+		"behind, and own windows": {func(f *fleet) { f.behind, f.stacks[1].Spec.Windows = areBehind(f.stacks[0]), closed }, true,
 			autov1alpha1.RolloutProgressingReason, true},
 		"wait for each other":            {eachOther, true, autov1alpha1.RolloutProgressingReason, true},
 		"plans that wait for each other": {func(f *fleet) { eachOther(f); approval(f.stacks[:2]...) }, true, autov1alpha1.RolloutProgressingReason, true},
@@ -64,7 +64,6 @@ func TestOnlyAWaitThatShouldEndByItselfIsBlocked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t)
-			f.behind = map[*pulumiv1.Stack]bool{}
 			test.change(f)
 			f.offer = new(revision("b"))
 			if f.problem != nil {

@@ -182,11 +182,11 @@ func driftOf(stack *pulumiv1.Stack) (seen struct {
 
 // planOf returns what a StackRollout reads of the plan of a Stack.
 func planOf(stack *pulumiv1.Stack) (seen struct {
-	commit string
-	state  pulumiv1.PlanState
+	commit, revision string
+	state            pulumiv1.PlanState
 }) {
 	if plan := stack.Status.Plan; plan != nil {
-		seen.commit, seen.state = plan.Commit, plan.State
+		seen.commit, seen.revision, seen.state = plan.Commit, plan.Revision, plan.State
 	}
 	return seen
 }

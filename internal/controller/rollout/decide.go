@@ -160,7 +160,6 @@ func decide(o observation) decision {
 	w := &walk{observation: o, spec: &o.rollout.Spec, initial: o.rollout.Status}
 	w.status = *o.rollout.Status.DeepCopy()
 	w.status.ObservedGeneration = o.rollout.Generation
-	w.wake = byStacks
 	w.refuse()
 	w.followSource()
 	if w.unwatched {
@@ -170,11 +169,13 @@ func decide(o observation) decision {
 		w.waitForSource()
 		return w.decision
 	}
+	w.readApprovals() // a rejection counts, whatever else is wrong
 	if err := w.invalidCheck; err != nil {
 		w.stall(pulumiv1.InvalidCELExpressionReason, err.Error())
 		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
 	}
+	w.settle()
 	err := errors.Join(w.unknownNamespace, w.readWindows())
 	if err == nil { // otherwise some Stacks may not be among the members, and a limit would choose others
 		err = w.assign()
@@ -184,8 +185,6 @@ func decide(o observation) decision {
 		w.status.Turns, w.status.Plans = nil, nil
 		return w.decision
 	}
-	w.settle()
-	w.readApprovals()
 	w.pause()
 	w.checkDrift()
 	w.endTurns()
@@ -223,11 +222,14 @@ func (w *walk) followSource() {
 		w.status.Earlier = append([]autov1alpha1.RolloutRevision{target.RolloutRevision}, w.status.Earlier...)
 		w.forgetEarlier()
 	}
-	cutShort := w.status.Turns
+	cutShort, members := w.status.Turns, map[string]*waves.Member{}
+	for _, m := range w.members {
+		members[m.String()] = m
+	}
 	w.status.Turns, w.status.Plans, w.status.Halted = nil, nil, ""
 	w.status.Target = &autov1alpha1.RolloutTarget{RolloutRevision: *w.offer, Since: w.time()}
-	for i := range w.status.Waves {
-		w.status.Waves[i].Order = nil
+	for i, had := range w.status.Waves { // what it counts is about the earlier target, also if the specification is invalid now
+		w.status.Waves[i] = autov1alpha1.RolloutWaveStatus{Name: had.Name, SoakingSince: had.SoakingSince, State: autov1alpha1.RolloutWavePending}
 	}
 	w.members = w.observeAgain(&w.status)
 	w.announce(eventStarted, "rolling out "+w.offer.Revision)
@@ -236,16 +238,12 @@ func (w *walk) followSource() {
 	if target == nil {
 		return
 	}
-	members := map[string]*waves.Member{}
-	for _, m := range w.members {
-		members[m.String()] = m
-	}
 	for _, turn := range cutShort {
 		switch m, wave := members[turn.Stack], w.waveStatusOf(turn.Stack); {
 		case m == nil, wave == nil:
 		case m.Begun:
 			w.soakSince(wave, w.now)
-		case waves.SameArtifact(target.RolloutRevision, autov1alpha1.RolloutRevision{Digest: m.Has}):
+		case m.Changed:
 			w.soakSince(wave, m.Ended)
 		}
 	}
@@ -328,7 +326,7 @@ func (w *walk) assign() error {
 		case m.State != waves.Updated:
 		case lost: // or it is new: when the wave began to soak is not known
 			entries[m.Wave].SoakingSince = new(w.time())
-		case isNew[m.Wave]:
+		case isNew[m.Wave], w.targetIsNew(): // or the Stack was faster: it failed with the same content and was tried again, or has the annotation
 			w.soakSince(&entries[m.Wave], m.Ended)
 		}
 	}
@@ -398,7 +396,7 @@ func (w *walk) describe(open openWave) {
 		w.reason, w.failed, w.stalled, w.wake = autov1alpha1.RevisionRejectedReason, true, true, bySource
 		w.message = w.rejection
 	case open.halted != "":
-		w.reason, w.failed, w.stalled = autov1alpha1.RolloutHaltedReason, true, open.hopeless
+		w.reason, w.failed, w.stalled, w.wake = autov1alpha1.RolloutHaltedReason, true, open.hopeless, byStacks
 		w.message = fmt.Sprintf("%d of the Stacks of wave %s failed with %s, and maxFailures is %d: no other Stack gets it before they are mended "+
 			"or suspended, or maxFailures is raised", open.failing, open.halted, revision, open.allowed)
 		if !w.wasShown(autov1alpha1.RolloutHaltedReason) || w.status.Halted != revision {
@@ -406,8 +404,11 @@ func (w *walk) describe(open openWave) {
 		}
 		w.status.Halted = revision
 	case open.index == len(w.byWave):
-		w.reason, w.complete = autov1alpha1.RolloutCompleteReason, true
+		w.reason, w.complete, w.wake = autov1alpha1.RolloutCompleteReason, true, bySource
 		w.message = fmt.Sprintf("all waves are complete: %s Stacks have %s", w.status.Done, revision)
+		if slices.ContainsFunc(w.members, func(m *waves.Member) bool { return !m.State.IsDone() && m.State != waves.LeftOut }) {
+			w.wake = byStacks // those that failed, as some may
+		}
 		w.setStable(open)
 	case w.spec.Suspend:
 		w.reason, w.message, w.wake = autov1alpha1.RolloutSuspendedReason, "suspended: no other Stack gets "+revision, byEdit
@@ -428,7 +429,7 @@ func (w *walk) describe(open openWave) {
 			w.wake = byEdit
 		}
 	default:
-		w.reason = autov1alpha1.RolloutProgressingReason
+		w.reason, w.wake = autov1alpha1.RolloutProgressingReason, byStacks
 		w.describeProgress(open)
 	}
 }

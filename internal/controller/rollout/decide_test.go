@@ -37,6 +37,7 @@ func TestDecisions(t *testing.T) {
 		f.finish("b")
 		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutCompleteReason))
 		f.Expect(f.last.complete).To(BeTrue())
+		f.Expect(f.last.wake).To(Equal(bySource))
 		f.Expect(f.last.after).To(BeZero())
 		f.Expect(f.rollout.Status.Wave).To(BeEmpty())
 		f.Expect(f.rollout.Status.Done).To(Equal("8/8"))
@@ -226,7 +227,7 @@ func TestDecisions(t *testing.T) {
 	})
 	t.Run("broken-before", func(t *testing.T) {
 		f := newFleet(t)
-		f.stacks[0].Status.LastUpdate.LastSuccessfulCommit = revision("0").Digest
+		f.stacks[0].Status.LastUpdate.LastSuccessfulCommit, f.stacks[0].Status.LastAppliedRevision = revision("0").Digest, revision("0").Revision
 		f.offers("b")
 		fail(f.stacks[0], "b")
 		succeed(f.stacks[1], "b")
@@ -342,6 +343,7 @@ func TestDecisions(t *testing.T) {
 		f.Expect(f.last.reason).To(Equal(autov1alpha1.DependencyInLaterWaveReason))
 		f.Expect(f.last.message).To(ContainSubstring("Stack team/s0 in wave canary depends on Stack team/s7 in the later wave rest"))
 		f.Expect(f.last.stalled).To(BeTrue())
+		f.Expect(f.last.wake).To(Equal(byStacks), "of which one may say that it has the revision")
 		f.Expect(f.turns()).To(BeEmpty())
 		unchanged(f.stacks[7], "b")
 		f.decide()

@@ -38,7 +38,7 @@ func (w *walk) endTurns() {
 		case m.State == waves.Updated:
 			w.soakSince(&w.status.Waves[m.Wave], m.Ended)
 			continue
-		case m.State == waves.Waiting && !m.Begun && !m.HasTarget && (m.Approval && !m.Approved || w.isShut(m) || w.waitsForMember(m)):
+		case m.State == waves.Waiting && !m.Begun && !m.HasTarget && (m.Behind || m.Approval && !m.Approved || w.isShut(m) || w.waitsForMember(m)):
 			continue
 		case m.State == waves.LeftOut && m.Begun && w.now.Sub(turn.Since.Time) < waves.TimeoutOf(wave):
 			// Its update goes on, and so it keeps its place.
@@ -136,6 +136,7 @@ func (w *walk) giveTurns(open openWave) {
 		left := compareGrace - w.now.Sub(w.offeredSince())
 		if left <= 0 || other.Has == "" || w.wasShown(autov1alpha1.DependencyInLaterWaveReason) {
 			w.stall(autov1alpha1.DependencyInLaterWaveReason, pair+": put it into the same or an earlier wave")
+			w.wake = byStacks // the later one may have the target already, and say so
 			return
 		}
 		w.comparing = pair
@@ -199,8 +200,10 @@ func (w *walk) describeProgress(open openWave) {
 	case w.comparing != "":
 		w.message = fmt.Sprintf("wave %s waits: %s, and whether %s changes anything for that one is not known yet", w.status.Wave, w.comparing, revision)
 	case w.unchecked > 0:
+		w.wake = byTime
 		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks are being checked", w.status.Wave, w.unchecked)
 	case w.behind > 0:
+		w.wake = bySource
 		w.message = fmt.Sprintf("wave %s waits: the sources of %d of its Stacks do not offer %s", w.status.Wave, w.behind, revision)
 	case w.unapproved > 0:
 		w.message = fmt.Sprintf("wave %s waits: the plans of %d of its Stacks are not approved", w.status.Wave, w.unapproved)
@@ -210,6 +213,8 @@ func (w *walk) describeProgress(open openWave) {
 		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks depend on Stacks that do not have %s", w.status.Wave, entry.Waiting, revision)
 		if cycle := w.cycle(open.index); cycle != "" {
 			w.message = fmt.Sprintf("wave %s waits: its Stacks wait for each other, remove one of these dependencies: %s", w.status.Wave, cycle)
+		} else if slices.ContainsFunc(w.members, func(m *waves.Member) bool { return m.State == waves.Waiting && m.Behind }) {
+			w.wake = bySource // of one in a later wave, for which the target may change nothing
 		}
 	}
 }

@@ -126,6 +126,13 @@ func (w *walk) targetIsSame() bool {
 	return before != nil && waves.SameArtifact(before.RolloutRevision, w.status.Target.RolloutRevision)
 }
 
+// targetIsNew reports whether the target was none before, so that no Stack was updated to it by another decision.
+func (w *walk) targetIsNew() bool {
+	return !w.targetIsSame() && !slices.ContainsFunc(w.initial.Earlier, func(earlier autov1alpha1.RolloutRevision) bool {
+		return waves.SameArtifact(earlier, w.status.Target.RolloutRevision)
+	})
+}
+
 // checkDrift lets Stacks of waves with noDrift that were updated count as done only when they have looked for drift since, and have none. Those
 // of a wave that is complete do so only as long as they have a turn: what somebody changes later, or another update of such a Stack, does not
 // open the wave again. In a wave that soaks, drift that is found stops the others, but another update does not need another check.

@@ -3,6 +3,8 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +30,19 @@ func revision(letter string) autov1alpha1.RolloutRevision {
 	return autov1alpha1.RolloutRevision{Revision: "main@sha1:" + repeat(letter, 40), Digest: "sha256:" + repeat(letter, 64)}
 }
 
+// letter returns what stands for the content of a revision, or of the digest of one.
+func letter(digest string) string {
+	if digest == "" {
+		return ""
+	}
+	return strings.TrimPrefix(digest, "sha256:")[:1]
+}
+
+// packed returns the revision as a source with other rules of what to ignore offers it.
+func packed(revision autov1alpha1.RolloutRevision) *autov1alpha1.RolloutRevision {
+	return &autov1alpha1.RolloutRevision{Revision: revision.Revision, Digest: "sha256:" + letter(revision.Digest) + repeat("0", 63)}
+}
+
 func repeat(letter string, n int) string {
 	text := ""
 	for range n {
@@ -51,12 +66,12 @@ type fleet struct {
 	last         decision
 	// refused are Stacks with another source, and uninvited those that are not admitted.
 	refused, uninvited []autov1alpha1.RolloutFailure
-	// behind are Stacks whose source does not offer the target.
-	behind map[*pulumiv1.Stack]bool
 	// published is when another source published something.
 	published time.Time
 	// unknownNamespace says why the labels of Namespaces are not known.
 	unknownNamespace error
+	// behind reports whether the source of a Stack does not offer the target; nil when all have the source of the StackRollout.
+	behind func(*pulumiv1.Stack, *autov1alpha1.StackRolloutStatus) bool
 	// reconciler remembers the windows of Stacks.
 	reconciler Reconciler
 }
@@ -137,12 +152,19 @@ func fail(stack *pulumiv1.Stack, letter string) {
 	stack.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse}}
 }
 
+// areBehind returns a function for fleet.behind.
+func areBehind(stacks ...*pulumiv1.Stack) func(*pulumiv1.Stack, *autov1alpha1.StackRolloutStatus) bool {
+	return func(stack *pulumiv1.Stack, _ *autov1alpha1.StackRolloutStatus) bool {
+		return slices.Contains(stacks, stack)
+	}
+}
+
 func (f *fleet) decide() decision {
 	observeAgain := func(status *autov1alpha1.StackRolloutStatus) (members []*waves.Member) {
 		turns := waves.Turns(status)
 		for _, stack := range f.stacks {
 			m := waves.Observe(stack, f.rollout, status)
-			m.HasTurn, m.Behind = turns[m.NamespacedName], f.behind[stack]
+			m.HasTurn, m.Behind = turns[m.NamespacedName], f.behind != nil && f.behind(stack, status)
 			members = append(members, m)
 		}
 		return members

@@ -16,7 +16,6 @@ import (
 // reversed returns a fleet in which a Stack of the first wave depends on one of the last.
 func reversed(t *testing.T) (f *fleet, later *pulumiv1.Stack) {
 	f = newFleet(t)
-	f.behind = map[*pulumiv1.Stack]bool{}
 	later = f.stacks[7]
 	dependOn(f.stacks[0], later)
 	return f, later
@@ -63,12 +62,12 @@ func TestDependencyInALaterWaveThatIsAddedLongAfterTheCommit(t *testing.T) {
 
 func TestDependencyInALaterWaveWaitsForItsSource(t *testing.T) {
 	f, later := reversed(t)
-	f.behind[later] = true
+	f.behind = areBehind(later)
 	f.offers("b")
 	f.Expect(f.turns()).To(ConsistOf(f.stacks[1], f.stacks[2]), "others do not wait for the source of one tenant")
 	f.now = f.now.Add(time.Hour)
 	f.Expect(f.decide().reason).To(Equal(autov1alpha1.RolloutProgressingReason), "what it offers later may change nothing")
-	f.published, f.behind[later] = f.now, false
+	f.published, f.behind = f.now, nil
 	f.Expect(f.decide().reason).To(Equal(autov1alpha1.RolloutProgressingReason), "it has not compared yet")
 	f.Expect(f.last.after).To(BeNumerically("<=", compareGrace))
 	f.now = f.now.Add(compareGrace)

@@ -16,7 +16,7 @@ import (
 // hasPlan makes the Stack report a plan of the revision.
 func hasPlan(stack *pulumiv1.Stack, letter string, state pulumiv1.PlanState) {
 	stack.Status.Plan = &pulumiv1.PlanStatus{Name: stack.Name + "-" + letter, State: state}
-	stack.Status.Plan.Commit = revision(letter).Digest
+	stack.Status.Plan.Commit, stack.Status.Plan.Revision = revision(letter).Digest, revision(letter).Revision
 }
 
 // approving returns a fleet whose Stacks of wave rest need approvals.
@@ -86,6 +86,22 @@ func TestNobodyBeginsToPlanWhileNothingGoesOn(t *testing.T) {
 			f.Expect(f.turns()).To(BeEmpty())
 		})
 	}
+}
+
+// Nobody can approve plans that are not made, because their Stacks wait for each other.
+func TestStacksThatNeedApprovalsSayThatTheyWaitForEachOther(t *testing.T) {
+	f := approving(t)
+	for i, stack := range f.stacks[3:5] {
+		stack.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: f.stacks[4-i].Name}}
+	}
+	f.offers("b")
+	f.finish("b")
+	for _, stack := range f.stacks[5:] {
+		hasPlan(stack, "b", pulumiv1.PlanApproved)
+	}
+	f.decide()
+	f.finish("b")
+	f.Expect(f.last.message).To(HavePrefix("wave rest waits: its Stacks wait for each other, remove one of these dependencies: team/s"))
 }
 
 func TestPlansAreBounded(t *testing.T) {

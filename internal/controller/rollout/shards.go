@@ -70,7 +70,7 @@ func CacheTransform(object any) (any, error) {
 	status.History, status.LeftStacks, status.OutputObjects, status.StoredOutputs = nil, nil, nil, nil
 	if plan := status.Plan; plan != nil {
 		status.Plan = &pulumiv1.PlanStatus{Name: plan.Name, State: plan.State}
-		status.Plan.Commit = plan.Commit
+		status.Plan.Commit, status.Plan.Revision = plan.Commit, plan.Revision
 	}
 	if drift := status.Drift; drift != nil {
 		drift.Resources, drift.Correction = nil, nil

@@ -69,6 +69,34 @@ func TestWaveGoesOnSoakingWhenTheWavesAreEdited(t *testing.T) {
 	})
 }
 
+// TestStackThatWasFasterThanItsRolloutSoaks: it failed with what is the same for it in the next commit, and is tried again before that is the target.
+func TestStackThatWasFasterThanItsRolloutSoaks(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+	f.offers("b")
+	f.now = f.now.Add(2 * time.Hour)
+	for _, stack := range f.stacks[:3] {
+		f.ends(stack, "c")
+	}
+	f.offers("c")
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+	f.Expect(f.last.after).To(Equal(time.Hour))
+}
+
+// TestStackThatIsEditedSoaksWithoutTheStatus: it has the target, and is not ready just then.
+func TestStackThatIsEditedSoaksWithoutTheStatus(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+	f.offers("b")
+	f.finish("b")
+	for _, stack := range f.stacks[:3] {
+		stack.Generation++
+	}
+	f.rollout.Status = autov1alpha1.StackRolloutStatus{}
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason))
+}
+
 // TestUpdateUnderAnEarlierNameOfTheTargetIsOne: a commit that changes nothing in the artifact comes while Stacks are updated to the one before.
 func TestUpdateUnderAnEarlierNameOfTheTargetIsOne(t *testing.T) {
 	f := newFleet(t)

@@ -108,6 +108,104 @@ func TestSourcesOfTheSameRepositoryTakePart(t *testing.T) {
 	})
 }
 
+// packing returns a fleet whose first Stack has its own source of the same repository, which packs the same commits into other artifacts.
+// becomes lets the Stack report something about an artifact of its own.
+func packing(t *testing.T) (f *fleet, stack *pulumiv1.Stack, becomes func(func(*pulumiv1.Stack, string), *autov1alpha1.RolloutRevision)) {
+	f = newFleet(t)
+	stack = f.stacks[0]
+	stack.Spec.FluxSource.SourceRef = pulumiv1.FluxSourceReference{Kind: sourcev1.GitRepositoryKind, Name: "own"}
+	becomes = func(change func(*pulumiv1.Stack, string), as *autov1alpha1.RolloutRevision) {
+		success := stack.Status.LastUpdate.LastSuccessfulCommit
+		if change(stack, letter(as.Digest)); stack.Status.LastUpdate.State == pulumiv1.StackUpdateSucceeded {
+			success = as.Digest
+		}
+		stack.Status.LastUpdate.LastAttemptedCommit, stack.Status.LastUpdate.LastSuccessfulCommit = as.Digest, success
+		stack.Status.LastUpdate.Name = as.Revision
+	}
+	becomes(succeed, packed(revision("a")))
+	return f, stack, becomes
+}
+
+func TestStackWhoseSourcePacksTheCommitDifferently(t *testing.T) {
+	t.Run("fails", func(t *testing.T) {
+		f, stack, becomes := packing(t)
+		f.offers("b")
+		becomes(fail, packed(revision("b")))
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "it was not broken before")
+		f.Expect(f.rollout.Status.Failing).To(ConsistOf(HaveField("Stack", "team/"+stack.Name)))
+		f.offer = again("b", 1)
+		f.decide()
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "it failed with the same content")
+	})
+	t.Run("needs an approval", func(t *testing.T) {
+		f, stack, _ := packing(t)
+		stack.Spec.Approval = &pulumiv1.ApprovalPolicy{}
+		f.offers("b")
+		f.Expect(f.turns()).NotTo(ContainElement(stack))
+		hasPlan(stack, "b", pulumiv1.PlanApproved)
+		stack.Status.Plan.Commit = packed(revision("b")).Digest
+		f.decide()
+		f.Expect(f.turns()).To(ContainElement(stack))
+	})
+	t.Run("looks for drift, and the commit gets another name", func(t *testing.T) {
+		f, stack, becomes := packing(t)
+		f.rollout.Spec.Waves[0].NoDrift = true
+		f.offers("b")
+		becomes(succeed, packed(revision("b")))
+		f.decide()
+		f.Expect(waves.ChecksDrift(stack, f.rollout)).To(BeTrue())
+		f.offer = again("b", 1)
+		stack.Status.LastAppliedRevision, stack.Status.LastAttemptedRevision = f.offer.Revision, f.offer.Revision
+		f.decide()
+		f.Expect(f.turns()).To(ContainElement(stack))
+		f.Expect(waves.ChecksDrift(stack, f.rollout)).To(BeTrue(), "it was not checked yet")
+	})
+	t.Run("ends as another commit comes", func(t *testing.T) {
+		f, stack, becomes := packing(t)
+		f.rollout.Spec.Waves[0].Soak = &metav1.Duration{Duration: time.Hour}
+		f.offers("b")
+		f.now = f.now.Add(time.Minute)
+		becomes(succeed, packed(revision("b")))
+		stack.Status.LastUpdate.LastResyncTime = metav1.NewTime(f.now)
+		for _, other := range f.stacks[:3] {
+			unchanged(other, "c")
+		}
+		last := stack.Status.LastUpdate
+		last.LastAttemptedCommit, last.LastSuccessfulCommit = packed(revision("c")).Digest, packed(revision("c")).Digest
+		f.offers("c")
+		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutSoakingReason), "it was updated to b just now")
+		f.Expect(f.last.after).To(Equal(time.Hour))
+	})
+}
+
+// A Stack whose own source has something newer than the target cannot use its turn. It would keep a place, and count as a failure after its timeout.
+func TestTurnOfAStackWhoseSourceIsAheadIsTakenBack(t *testing.T) {
+	f := newFleet(t)
+	f.rollout.Spec.MaxConcurrent = number(1)
+	f.offers("b")
+	ahead := f.turns()[0]
+	f.behind = func(stack *pulumiv1.Stack, _ *autov1alpha1.StackRolloutStatus) bool { return stack == ahead }
+	f.decide()
+	f.Expect(f.turns()).To(And(HaveLen(1), Not(ContainElement(ahead))))
+	f.finish("b")
+	f.Expect(f.last.message).To(HavePrefix("wave canary waits: the sources of 1 of its Stacks do not offer"))
+	f.Expect(f.last.wake).To(Equal(bySource))
+}
+
+// A plan that a commit does not change is one of the new commit, which its Stack says.
+func TestPlanOfTheSameCommitUnderAnotherNameWakesItsRollout(t *testing.T) {
+	f := approving(t)
+	before := f.stacks[3]
+	hasPlan(before, "b", pulumiv1.PlanApproved)
+	after := before.DeepCopy()
+	after.Status.Plan.Revision = again("b", 1).Revision
+	NewWithT(t).Expect(concerns(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(BeTrue())
+	kept, err := CacheTransform(after.DeepCopy())
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(kept.(*pulumiv1.Stack).Status.Plan.Revision).To(Equal(after.Status.Plan.Revision))
+}
+
 // lagging is a source of which the cache has an earlier artifact than the API server.
 type lagging struct {
 	*source.Flux

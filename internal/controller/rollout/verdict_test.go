@@ -47,6 +47,26 @@ func TestRevisionThatNobodyHasIsNotStable(t *testing.T) {
 	}
 }
 
+// TestRejectionCountsWhateverElseIsWrong: a new Stack would begin with what was rejected, while somebody mends the StackRollout.
+func TestRejectionCountsWhateverElseIsWrong(t *testing.T) {
+	for reason, spoil := range map[string]func(*autov1alpha1.StackRolloutSpec){
+		pulumiv1.InvalidCELExpressionReason: func(spec *autov1alpha1.StackRolloutSpec) { spec.Waves[0].Check = "no such thing" },
+		pulumiv1.SpecInvalidReason:          func(spec *autov1alpha1.StackRolloutSpec) { spec.Windows = []autov1alpha1.Window{{Cron: "at noon"}} },
+	} {
+		t.Run(reason, func(t *testing.T) {
+			f := newFleet(t)
+			f.offers("b")
+			f.finish("b")
+			spoil(&f.rollout.Spec)
+			f.approve(autov1alpha1.ApprovalReject, "", "b")
+			f.decide()
+			f.Expect(f.last.reason).To(Equal(reason))
+			f.Expect(waves.Beginning(&f.rollout.Status)).To(BeNil())
+			f.Expect(f.rollout.Status.Rejected).To(Equal(revision("b").Revision))
+		})
+	}
+}
+
 // TestNewStackDoesNotBeginWithWhatWasRejected: also not after another commit came, while its own source has the rejected one.
 func TestNewStackDoesNotBeginWithWhatWasRejected(t *testing.T) {
 	f := newFleet(t)
@@ -69,7 +89,7 @@ func TestNewStackDoesNotBeginWithWhatWasRejected(t *testing.T) {
 	f.Expect(f.events).To(Equal([]string{autov1alpha1.RevisionRejectedReason}))
 
 	// The history is not forgotten: what a Stack fails with that was broken before stops nobody.
-	f.stacks[0].Status.LastUpdate.LastSuccessfulCommit = revision("0").Digest
+	f.stacks[0].Status.LastUpdate.LastSuccessfulCommit, f.stacks[0].Status.LastAppliedRevision = revision("0").Digest, revision("0").Revision
 	f.offers("c")
 	fail(f.stacks[0], "c")
 	f.decide()

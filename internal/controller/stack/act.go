@@ -21,6 +21,9 @@ import (
 
 // act carries out one decision. It changes the Stack's status in memory; the caller writes it.
 func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outcome, error) {
+	if d.awaitsTurn {
+		acceptCommit(o)
+	}
 	switch d.action {
 	case actionUpdate:
 		return r.startUpdate(ctx, o, d)

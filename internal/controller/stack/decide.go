@@ -196,6 +196,8 @@ type decision struct {
 	driftDigest string
 	// plans is true when the Update only makes a plan of the change, applies when it carries out the plan in the status.
 	plans, applies bool
+	// awaitsTurn is true while the plan in the status is approved, and waits for the turn of the Stack in its StackRollout.
+	awaitsTurn bool
 	// cause is why there is an update.
 	cause pulumiv1.PlanCause
 	// quiet leaves the conditions as they are. With actionFetch, it is not known yet whether there is anything to do, or awaitContent gives

@@ -54,7 +54,7 @@ func decideOnTurn(o observation, d decision) decision {
 	if !o.planOnly || d.action != actionUpdate || d.plans || d.kind == autov1alpha1.UpdateTypePreview {
 		return d
 	}
-	wait := decision{action: actionWait, wake: byRollout, reason: pulumiv1.WaveNotOpenReason, cause: d.cause, driftDigest: d.driftDigest,
+	wait := decision{action: actionWait, wake: byRollout, reason: pulumiv1.WaveNotOpenReason, cause: d.cause, driftDigest: d.driftDigest, awaitsTurn: true,
 		message: "its plan is approved, and the new revision waits for its turn in the StackRollout"}
 	if last := o.stack.Status.LastUpdate; last != nil && last.State == pulumiv1.StackUpdateSucceeded && !somebodyAsks(o, d) {
 		wait.action, wait.quiet = actionHold, true

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -95,6 +96,12 @@ func TestUnusableSpecIsRefusedWithItsPlace(t *testing.T) {
 		{"a key twice", pulumiv1.StackSpec{Config: map[string]apiextensionsv1.JSON{"a": {Raw: []byte("1")}}, Secrets: map[string]string{"a": "2"}}, `"a" is set in spec.config and in spec.secrets`},
 		{"an operation that is not the template's to choose", pulumiv1.StackSpec{UpdateTemplate: &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeDestroy}}},
 			"spec.updateTemplate.spec.type: "},
+		{"a window in an unknown time zone", pulumiv1.StackSpec{Windows: []autov1alpha1.Window{
+			{Policy: autov1alpha1.WindowAllow, Cron: "0 8 * * *", Window: &metav1.Duration{Duration: time.Hour}},
+			{Policy: autov1alpha1.WindowDeny, Cron: "0 8 * * *", Window: &metav1.Duration{Duration: time.Hour}, TimeZone: "Europe/Nowhere"},
+		}}, `spec.windows: window 2: timeZone "Europe/Nowhere" is not known`},
+		{"a window that is not one", pulumiv1.StackSpec{Windows: []autov1alpha1.Window{{Policy: autov1alpha1.WindowAllow, Cron: "at noon", Window: &metav1.Duration{Duration: time.Hour}}}},
+			`spec.windows: window 1: cron "at noon": `},
 		{"a path that leaves the source", pulumiv1.StackSpec{SourcePaths: []string{"ok", "../x"}}, `spec.sourcePaths: "../x" has ".." in it`},
 		{"a path that leaves the source, of a Program", pulumiv1.StackSpec{ProgramRef: &pulumiv1.ProgramReference{Name: "x"}, SourcePaths: []string{"/x"}}, "is absolute"},
 	} {

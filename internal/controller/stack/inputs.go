@@ -196,10 +196,11 @@ func acceptInputs(o *observation) {
 	}
 }
 
-// acceptCommit records that the plan covers the commit that the source has now. The plan is not void, so the content of both is the same.
+// acceptCommit records that the plan covers the commit that the source has now. The plan is not void, so the content of both is the same. A
+// StackRollout gives a turn to a Stack with an approved plan of its target.
 func acceptCommit(o *observation) {
 	if o.artifact != nil && o.stack.DeletionTimestamp.IsZero() {
-		o.stack.Status.Plan.Commit = commitOf(o.artifact)
+		o.stack.Status.Plan.Commit, o.stack.Status.Plan.Revision = commitOf(o.artifact), o.artifact.Revision
 	}
 }
 

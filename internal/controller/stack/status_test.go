@@ -36,6 +36,8 @@ func TestSpecificationThatSaysTheSameHasTheSameDigest(t *testing.T) {
 		"fields that are empty":        {"{stack: dev, config: {a: {x: 1, y: [2]}}, programRef: {name: app}, backend: '', targets: [], envs: [], secrets: {}, envRefs: {}}", true},
 		"fields that are zero or null": {"{stack: dev, config: {a: {x: 1, y: [2]}}, programRef: {name: app}, resyncFrequencySeconds: 0, gitAuth: null, timeout: null}", true},
 		"another order":                {"{programRef: {name: app}, config: {a: {x: 1, y: [2]}}, stack: dev}", true},
+		"a StackRollout":               {"{stack: dev, config: {a: {x: 1, y: [2]}}, programRef: {name: app}, rolloutRef: {name: all}}", true},
+		"windows":                      {"{stack: dev, config: {a: {x: 1, y: [2]}}, programRef: {name: app}, windows: [{policy: Allow, cron: 0 8 * * *, window: 1h}]}", true},
 		"another value":                {"{stack: dev, config: {a: {x: 1, y: [3]}}, programRef: {name: app}}", false},
 		"configuration that is false":  {"{stack: dev, config: {a: {x: 1, y: [2]}, b: false}, programRef: {name: app}}", false},
 		"a template that is false":     {"{stack: dev, config: {a: {x: 1, y: [2]}}, programRef: {name: app}, workspaceTemplate: {spec: {stacks: [{name: dev, create: false}]}}}", false},

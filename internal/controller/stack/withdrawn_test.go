@@ -14,6 +14,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
 )
 
 // closed gives the Stack a window that opens in two hours.
@@ -317,6 +318,23 @@ func TestWhatSomebodyAskedForIsShownToWait(t *testing.T) {
 			g.Expect(d.after).NotTo(BeZero())
 		})
 	}
+}
+
+// TestPlanThatWaitsForItsTurnCoversTheNextCommit: the StackRollout gives turns to plans of its target, which is the next commit by now.
+func TestPlanThatWaitsForItsTurnCoversTheNextCommit(t *testing.T) {
+	g := NewWithT(t)
+	o := guarded(pulumiv1.PlanApproved, approvedBy("alice"))
+	plan := o.stack.Status.Plan
+	plan.Trigger, o.stack.Status.LastUpdate.Generation, o.planOnly = newCommitTrigger+"b", 3, true
+	o.stack.Status.LastUpdate.ContentDigest, plan.ContentDigest, o.content.digest = "sha256:before", "sha256:content", "sha256:content"
+	o.artifact = &source.Artifact{Digest: "sha256:c", Revision: "main@sha1:c"}
+	d := decide(*o)
+	g.Expect(d.reason).To(Equal(pulumiv1.WaveNotOpenReason))
+	_, err := (&Reconciler{}).act(t.Context(), o, d)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(plan.State).To(Equal(pulumiv1.PlanApproved))
+	g.Expect(plan.Commit).To(Equal("sha256:c"))
+	g.Expect(plan.Revision).To(Equal("main@sha1:c"))
 }
 
 func TestAHotFixIsAllThatPasses(t *testing.T) {

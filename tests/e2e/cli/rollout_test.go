@@ -3,6 +3,7 @@ package cli_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -75,6 +76,28 @@ func (p *fixture) awaitReason(reason string) *autov1alpha1.StackRollout {
 	return rollout
 }
 
+// waitsForItsSource expects that the StackRollout says what is wrong with its source, which does not exist: nobody has to touch the StackRollout itself.
+// It creates the source, which is not ready at first. In the end it exists, and has no revision.
+func (p *fixture) waitsForItsSource(name, source string) {
+	p.Helper()
+	says := func(reason, message string) {
+		p.Helper()
+		rollout := &autov1alpha1.StackRollout{}
+		p.Eventually(func(g Gomega) {
+			p.Get(name, rollout)
+			g.Expect(conditions.GetReason(rollout, "Ready")).To(Equal(reason))
+			g.Expect(conditions.GetMessage(rollout, "Ready")).To(HavePrefix(message))
+			g.Expect(conditions.IsFalse(rollout, "Ready") && conditions.IsReconciling(rollout) && !conditions.IsStalled(rollout)).To(BeTrue())
+		}).Should(Succeed())
+	}
+	says(pulumiv1.SourceNotFoundReason, "GitRepository "+p.Name+"/"+source+" does not exist")
+	repository := &sourcev1.GitRepository{ObjectMeta: p.Meta(source), Spec: sourcev1.GitRepositorySpec{
+		URL: p.app.Repository.URL, Interval: metav1.Duration{Duration: time.Hour}, Reference: &sourcev1.GitRepositoryRef{Branch: "nowhere"},
+	}}
+	p.Create(repository)
+	says(pulumiv1.SourceNotReadyReason, "GitRepository "+p.Name+"/"+source+" is not ready: ")
+}
+
 // push commits a program with another output, and waits until it reached the first wave, and the second one waits for a promotion. It returns the revision.
 func (p *fixture) push(value int) string {
 	p.Helper()
@@ -106,6 +129,7 @@ func TestRevisionIsPromotedAndRejectedOnTheCommandLine(t *testing.T) {
 	p.Create(&autov1alpha1.StackRollout{ObjectMeta: p.Meta("empty"), Spec: autov1alpha1.StackRolloutSpec{
 		SourceRef: autov1alpha1.RolloutSource{Kind: sourcev1.GitRepositoryKind, Name: "nobody"}, Waves: []autov1alpha1.RolloutWave{{Name: "all"}},
 	}})
+	p.waitsForItsSource("empty", "nobody")
 	p.says(3, "rollout promote empty --all --revision sha1:other", `StackRollout "empty" has no revision yet`)
 	p.says(3, "rollout promote all --revision sha1:other", `StackRollout "all" does not wait for a promotion: `, "name a wave with --wave, or use --all")
 
