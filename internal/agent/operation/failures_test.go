@@ -13,6 +13,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/agent/state"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -20,6 +21,7 @@ import (
 type recorded struct {
 	cli.Result
 	kind   agentpb.OperationKind
+	plan   *agentpb.PlanRequest
 	events []string
 }
 
@@ -45,7 +47,7 @@ func readRecorded(t *testing.T, path string) recorded {
 
 // failure is what an operation in /srv/project makes of the end of the process.
 func (r recorded) failure() (reason, message string) {
-	o := &operation{redactor: redact.New(), dir: "/srv/project", request: &agentpb.StartOperationRequest{Kind: r.kind}}
+	o := &operation{redactor: redact.New(), dir: "/srv/project", request: &agentpb.StartOperationRequest{Kind: r.kind, Plan: r.plan}, stack: &state.Stack{}}
 	sum := &summary{redactor: o.redactor, withPreview: o.usesPlanFile()}
 	for _, event := range r.events {
 		sum.add([]byte(event))
@@ -189,3 +191,30 @@ func TestMessageOfAFailureThatWasNotRecorded(t *testing.T) {
 		})
 	}
 }
+// The text is that of pkg/resource/deploy/state_migration.go of Pulumi 3.276.
+func TestRewrittenStateIsNoPlanAndSaysWhatHelps(t *testing.T) {
+	const about = "urn:pulumi:dev::demo::acme:index:Network::main"
+	for kind, doing := range map[agentpb.OperationKind]string{
+		agentpb.OperationKind_OPERATION_KIND_PREVIEW:    "generating an update plan; run the update without a plan",
+		agentpb.OperationKind_OPERATION_KIND_PLANNED_UP: "applying an update plan; run the update without the plan",
+	} {
+		message := "state migration for " + about + " cannot change state while " + doing
+		encoded, _ := json.Marshal(map[string]any{"diagnosticEvent": map[string]string{"severity": "error", "urn": about, "message": message + "\n"}})
+		for where, failure := range map[string]recorded{
+			"an event":             {Result: cli.Result{Code: 1}, kind: kind, events: []string{string(encoded)}},
+			"the output of Pulumi": {Result: cli.Result{Code: 1, Stderr: "error: " + message + "\n"}, kind: kind},
+		} {
+			t.Run(doing+" "+where, func(t *testing.T) {
+				g := NewWithT(t)
+				failure.plan = &agentpb.PlanRequest{}
+				reason, message := failure.failure()
+				g.Expect(reason).To(Equal("PLAN_VIOLATED"))
+				g.Expect(message).To(And(ContainSubstring("rewrites the state of "+about+", which"), ContainSubstring("`enforce: Inputs`"), Not(ContainSubstring("without"))))
+				failure.plan = &agentpb.PlanRequest{WithoutFile: true}
+				_, message = failure.failure()
+				g.Expect(message).To(ContainSubstring("cannot change state while"), "with enforce: Inputs, Pulumi knows of no plan")
+			})
+		}
+	}
+}
+
