@@ -62,7 +62,11 @@ var causes = []cause{
 		`validating stack config|is missing configuration value|with configuration key '[^']*' must be|could not decrypt configuration|` +
 			`does not support environments|Missing required configuration variable|loading stack config|invalid configuration key|` +
 			`could not parse [^\n]* as a configuration key|[Uu]nable to (?:read|load) config`), false, false},
+	{agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, managedByCloud, true, false},
 }
+
+// managedByCloud matches what the CLI says about a configuration file for a stack that has none.
+var managedByCloud = regexp.MustCompile(`not supported on stacks with an ESC-managed environment`)
 
 // classify says why the CLI failed, from its exit code, what it printed, and what the engine reported.
 func classify(res cli.Result, sum *summary) *failure {
@@ -91,6 +95,11 @@ func classify(res cli.Result, sum *summary) *failure {
 		f.holders = state.ParseLocks(printed)
 	case agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED:
 		f.message = oldLayout
+	case agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID:
+		if managedByCloud.MatchString(printed) {
+			f.message = "Pulumi Cloud keeps the configuration of this stack in an ESC environment, which cannot be combined with values and environments " +
+				"of the Stack: set the values in that environment, and remove them from the Stack"
+		}
 	}
 	return f
 }

@@ -218,3 +218,9 @@ func TestRewrittenStateIsNoPlanAndSaysWhatHelps(t *testing.T) {
 	}
 }
 
+func TestConfigurationThatPulumiCloudManagesIsNotThatOfAStack(t *testing.T) {
+	g := NewWithT(t)
+	reason, message := recorded{Result: cli.Result{Code: 255, Stderr: "error: --config-file is not supported on stacks with an ESC-managed environment yet\n"}}.failure()
+	g.Expect(reason).To(Equal("CONFIG_INVALID"))
+	g.Expect(message).To(And(ContainSubstring("set the values in that environment"), Not(ContainSubstring("--config-file"))))
+}
