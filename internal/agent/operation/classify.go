@@ -15,6 +15,8 @@ var exitReasons = map[int]agentpb.FailureReason{
 	3: agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
 	6: agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
 	7: agentpb.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES,
+	// Everything else is done by then: any real failure has another exit code.
+	10: agentpb.FailureReason_FAILURE_REASON_AWAITING,
 }
 
 // cause recognises a failure by what the CLI printed.
@@ -76,7 +78,11 @@ func classify(res cli.Result, sum *summary) *failure {
 		return policyFailure(sum)
 	}
 	f := &failure{reason: agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, message: errorText(printed, sum)}
-	if reason, told := exitReasons[res.Code]; told {
+	reason, told := exitReasons[res.Code]
+	switch {
+	case reason == agentpb.FailureReason_FAILURE_REASON_AWAITING, onlyAwaits(sum):
+		return failed(agentpb.FailureReason_FAILURE_REASON_AWAITING, "%s", awaitingText(sum))
+	case told:
 		f.reason = reason
 		return f
 	}

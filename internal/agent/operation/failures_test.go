@@ -191,6 +191,33 @@ func TestMessageOfAFailureThatWasNotRecorded(t *testing.T) {
 		})
 	}
 }
+
+// The exit code and the texts are those of pkg/engine and pkg/resource/deploy of Pulumi 3.276: a real failure has another code.
+func TestResourcesThatAProviderDoesNotWaitForAreNamed(t *testing.T) {
+	said := func(severity, urn, message string) string {
+		encoded, _ := json.Marshal(map[string]any{"diagnosticEvent": map[string]string{"severity": severity, "urn": urn, "message": message}})
+		return string(encoded)
+	}
+	const of = "urn:pulumi:dev::demo::aws:rds/instance:Instance::"
+	events := []string{said("warning", of+"old", "db is deprecated"), said("info#err", "", "noise of the program"),
+		said("warning", of+"first", "\x1b[33mresource is awaiting\x1b[0m\n"), said("warning", of+"second", "resource is awaiting\n"),
+		said("warning", "", "update has awaiting resources\n")}
+	g := NewWithT(t)
+	reason, message := recorded{Result: cli.Result{Code: 10}, events: events}.failure()
+	g.Expect(reason).To(Equal("AWAITING"))
+	g.Expect(message).To(Equal("not ready yet: aws:rds/instance:Instance first, aws:rds/instance:Instance second. The provider does not wait for what " +
+		"takes long; a later update takes up what depends on it"))
+	_, message = recorded{Result: cli.Result{Code: 10}}.failure()
+	g.Expect(message).To(HavePrefix("not ready yet: resources. "), "events may be lost")
+	yaml := append(events, said("error", "", "an unhandled error occurred: waiting for RPCs: resource first [aws:rds/instance:Instance] failed to register\n"))
+	reason, message = recorded{Result: cli.Result{Code: 1}, events: yaml}.failure()
+	g.Expect(reason + " " + message).To(HavePrefix("AWAITING not ready yet: aws:rds/instance:Instance first, "))
+	reason, message = recorded{Result: cli.Result{Code: 1}, events: append(yaml, said("error", of+"third", "no quota"))}.failure()
+	g.Expect(reason + " " + message).To(And(HavePrefix("UPDATE_FAILED "), HaveSuffix("aws:rds/instance:Instance third: no quota")))
+	reason, message = recorded{Result: cli.Result{Code: 1}, events: append(events, said("error", of+"third", "no quota"))}.failure()
+	g.Expect(reason + " " + message).To(HavePrefix("UPDATE_FAILED aws:rds/instance:Instance third: no quota"))
+}
+
 // The text is that of pkg/resource/deploy/state_migration.go of Pulumi 3.276.
 func TestRewrittenStateIsNoPlanAndSaysWhatHelps(t *testing.T) {
 	const about = "urn:pulumi:dev::demo::acme:index:Network::main"
