@@ -42,7 +42,7 @@ var actions = map[pulumiv1.Action][]string{
 	},
 	pulumiv1.UpdateAction: {
 		pulumiv1.SecretNotFoundReason, pulumiv1.InputNotFoundReason, pulumiv1.RetryingAfterFailureReason, pulumiv1.StackLostReason, pulumiv1.StateUpgradeRequiredReason, pulumiv1.PolicyViolationReason,
-		pulumiv1.PreviewFailedReason, pulumiv1.UpdateFailedReason, pulumiv1.UpdateInterruptedReason, pulumiv1.UpdateConflictReason,
+		pulumiv1.PreviewFailedReason, pulumiv1.UpdateFailedReason, pulumiv1.UpdateInterruptedReason, pulumiv1.UpdateConflictReason, pulumiv1.AwaitingResourcesReason,
 		"StackCreated", "StackUpdateDetected", "StackUpdateFailure", "StackUpdateInterrupted", "StackUpdateConflictDetected",
 		"UpdateSucceeded", "PulumiWarning", "OutputsNotStored",
 		pulumiv1.OutputsNotWrittenReason, pulumiv1.OutputsConflictReason, pulumiv1.OutputSecretReason, pulumiv1.OutputNotFoundReason,

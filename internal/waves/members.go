@@ -149,7 +149,8 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 	// That it is ready says nothing alone: it may be so with another revision.
 	case same(applied, target) && stack.Status.ObservedGeneration == stack.Generation && isReady(stack):
 		m.State = m.done()
-	case last != nil && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Interruptions == 0 && ranTarget(stack, rollout, status):
+	case last != nil && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Interruptions == 0 &&
+		last.Reason != autov1alpha1.AwaitingResourcesReason && ranTarget(stack, rollout, status):
 		m.State, m.Message = Failing, plaintext.Cut(last.Message, messageLength)
 		if wasBroken(applied, status) {
 			m.State = BrokenBefore

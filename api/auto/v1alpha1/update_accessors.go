@@ -39,6 +39,13 @@ func (in *Update) WasLockedOut() bool {
 	return in.HasFailed() && failed.Reason == UpdateConflictReason
 }
 
+// AwaitsResources reports whether the Update's operation did all but what depends on resources that are not ready yet. It is repeated, and does
+// not count as a failed attempt.
+func (in *Update) AwaitsResources() bool {
+	failed := apimeta.FindStatusCondition(in.Status.Conditions, UpdateFailed)
+	return in.HasFailed() && failed.Reason == AwaitingResourcesReason
+}
+
 // WasStale reports whether the Update changed nothing because the inputs or the state are no longer those of its plan. Another plan is
 // made, and the Update does not count as a failed attempt.
 func (in *Update) WasStale() bool {

@@ -48,6 +48,8 @@ const (
 	StateUpgradeRequiredReason = "StateUpgradeRequired"
 	// PolicyViolationReason (failed): Violated policies are all that explains why Pulumi failed. The message has the first line of each policy, and says whether something was changed.
 	PolicyViolationReason = "PolicyViolation"
+	// AwaitingResourcesReason (ended, not a failure): The provider of a resource does not wait for it because it takes long. The message names such resources. Pulumi has done all that does not depend on them.
+	AwaitingResourcesReason = "AwaitingResources"
 	// PlanStaleReason (ended, not a failure): The plan in `spec.plan` is out of date: the state, the inputs or the Pulumi CLI changed after it was made, or the plan was deleted or changed. With `savePlan`: the state changed while the plan was made. Nothing was changed.
 	PlanStaleReason = "PlanStale"
 	// PlanViolatedReason (failed): Pulumi refused a step of the program that is not in the plan. The message names resources and properties, and says whether something was changed.

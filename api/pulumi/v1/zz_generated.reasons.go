@@ -96,6 +96,8 @@ const (
 	UpdateFailedReason = "UpdateFailed"
 	// UpdateInterruptedReason (interrupted): More than three attempts in a row were interrupted from outside. The first three are repeated at once, later ones with backoff.
 	UpdateInterruptedReason = "UpdateInterrupted"
+	// AwaitingResourcesReason (waiting): The provider of a resource does not wait for it because it takes long. The message names such resources. Pulumi has done all that does not depend on them. Not a failure.
+	AwaitingResourcesReason = "AwaitingResources"
 	// UpdateConflictReason (waiting, Stalled after 10 minutes): Another process has locked the stack. The message says who, and since when. Stalled after 10 minutes, so that a Kustomization that waits for the Stack fails.
 	UpdateConflictReason = "UpdateConflict"
 	// ApprovalRequiredReason (Stalled): The plan of a change of the source or the spec, or of a request, waits for its approval. The message says how to show and to approve the plan. A plan for a resync or for drift does not change `Ready`.

@@ -199,6 +199,8 @@ const (
 	FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED FailureReason = 14
 	// Nothing but violated policies explains why pulumi failed.
 	FailureReason_FAILURE_REASON_POLICY_VIOLATION FailureReason = 15
+	// A provider did not wait for resources that take long. Nothing else failed, and a later update takes up what is left.
+	FailureReason_FAILURE_REASON_AWAITING FailureReason = 16
 )
 
 // Enum value maps for FailureReason.
@@ -220,6 +222,7 @@ var (
 		13: "FAILURE_REASON_PLAN_TOO_LARGE",
 		14: "FAILURE_REASON_STATE_UPGRADE_REQUIRED",
 		15: "FAILURE_REASON_POLICY_VIOLATION",
+		16: "FAILURE_REASON_AWAITING",
 	}
 	FailureReason_value = map[string]int32{
 		"FAILURE_REASON_UNSPECIFIED":            0,
@@ -238,6 +241,7 @@ var (
 		"FAILURE_REASON_PLAN_TOO_LARGE":         13,
 		"FAILURE_REASON_STATE_UPGRADE_REQUIRED": 14,
 		"FAILURE_REASON_POLICY_VIOLATION":       15,
+		"FAILURE_REASON_AWAITING":               16,
 	}
 )
 
@@ -2936,7 +2940,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x19OPERATION_STATE_SUCCEEDED\x10\x04\x12\x1a\n" +
 	"\x16OPERATION_STATE_FAILED\x10\x05\x12\x1f\n" +
 	"\x1bOPERATION_STATE_INTERRUPTED\x10\x06\x12\x1d\n" +
-	"\x19OPERATION_STATE_CANCELLED\x10\a*\xc3\x04\n" +
+	"\x19OPERATION_STATE_CANCELLED\x10\a*\xe0\x04\n" +
 	"\rFailureReason\x12\x1e\n" +
 	"\x1aFAILURE_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cFAILURE_REASON_UPDATE_FAILED\x10\x01\x12\"\n" +
@@ -2954,7 +2958,8 @@ const file_agent_proto_rawDesc = "" +
 	"\x1cFAILURE_REASON_PLAN_VIOLATED\x10\f\x12!\n" +
 	"\x1dFAILURE_REASON_PLAN_TOO_LARGE\x10\r\x12)\n" +
 	"%FAILURE_REASON_STATE_UPGRADE_REQUIRED\x10\x0e\x12#\n" +
-	"\x1fFAILURE_REASON_POLICY_VIOLATION\x10\x0f2\x8b\b\n" +
+	"\x1fFAILURE_REASON_POLICY_VIOLATION\x10\x0f\x12\x1b\n" +
+	"\x17FAILURE_REASON_AWAITING\x10\x102\x8b\b\n" +
 	"\x05Agent\x12S\n" +
 	"\aGetInfo\x12(.stackcontroller.agent.v1.GetInfoRequest\x1a\x1e.stackcontroller.agent.v1.Info\x12i\n" +
 	"\n" +

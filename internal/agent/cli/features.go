@@ -43,6 +43,10 @@ var (
 		Without: "A line break at the end of a secret value is lost if a key management service encrypts the value."}
 )
 
+// PlansWithoutInternals is the CLI whose update plans do not bind inputs with names that begin with _. 3.255 binds them, and 3.276 does not; of the
+// versions between them, this is not known.
+var PlansWithoutInternals = Feature{Name: "update plans without internal inputs", Since: semver.MustParse("3.256.0")}
+
 // features are all features, in the order of their versions.
 var features = []Feature{
 	flag("refresh", "--preview-only", "3.105.0", "`expectNoRefreshChanges` or `previewOnly`"),

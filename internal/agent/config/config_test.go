@@ -169,6 +169,41 @@ func TestEnvironmentsAreAddedToThoseOfTheSource(t *testing.T) {
 	}
 }
 
+// The CLI itself makes timestamps of dates and plain numbers of octal ones, and replaces aliases.
+func TestCLIReadsWhatTheSourceSaysAlsoBesideOtherValues(t *testing.T) {
+	const source = `encryptionsalt: "v1:x"
+environment:
+  imports: [base, &other prod]
+  values:
+    pulumiConfig: &all {date: 2012-10-17, time: 2024-01-01 10:00:00, octal: 0644, long: 18446744073709551615, longer: 123456789012345678901234567890}
+    again: {<<: *all, binary: !!binary aGVsbG8=, tagged: !mine x, number: 1.50, yes: yes, text: "2012-10-17", also: *other}
+config:
+  date: 2012-10-17
+  octal: 0644
+  long: 18446744073709551615
+  longer: 123456789012345678901234567890
+  number: 1.50
+  text: "2012-10-17"
+  whole: {secure: abc}
+  object: &object {date: 2012-10-17, octal: 0644, long: [18446744073709551615, 9223372036854775808], negative: -9223372036854775808, number: 1.50}
+  parts: {<<: *object, password: {secure: abc}, text: ["2012-10-17", "0644", "<<", "\U0001F600\u2028"], nothing: null}
+  alias: *object
+`
+	read := func(content string) (string, config.Map) {
+		stack, err := workspace.LoadProjectStackBytes(nil, &workspace.Project{Name: tokens.PackageName("demo")}, []byte(content), "Pulumi.dev.yaml", encoding.YAML)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred(), content)
+		return string(stack.Environment.Definition()), stack.Config
+	}
+	g := NewWithT(t)
+	merged, err := merge(source, Item{Key: "new", Value: "1"})
+	g.Expect(err).NotTo(HaveOccurred())
+	wantEnvironment, want := read(source)
+	environment, values := read(merged)
+	want[config.MustMakeKey("demo", "new")] = config.NewValue("1")
+	g.Expect(values).To(Equal(want))
+	g.Expect(environment).To(Equal(wantEnvironment))
+}
+
 func TestNumbersInASecretObjectAreHiddenAsTheyAreWritten(t *testing.T) {
 	g := NewWithT(t)
 	var secrets []string

@@ -62,12 +62,12 @@ func (s Settings) Provider() string {
 
 // File is a stack's configuration file.
 type File struct {
-	Settings `yaml:",inline"`
+	Settings
 	// Environment lists Pulumi ESC environments, or defines one with its imports.
-	Environment any        `yaml:"environment,omitempty"`
-	Values      config.Map `yaml:"config,omitempty"`
+	Environment any
+	Values      config.Map
 	// Other has the fields that only the CLI uses.
-	Other map[string]any `yaml:",inline"`
+	Other map[string]any
 
 	project string
 }
@@ -100,11 +100,35 @@ func Parse(content []byte, project string) (*File, error) {
 
 // Encode returns the content of the file.
 func (f *File) Encode() ([]byte, error) {
+	content := struct {
+		Settings    `yaml:",inline"`
+		Environment any              `yaml:"environment,omitempty"`
+		Values      map[string]value `yaml:"config,omitempty"`
+		Other       map[string]any   `yaml:",inline"`
+	}{f.Settings, f.Environment, map[string]value{}, f.Other}
+	for key, v := range f.Values {
+		content.Values[key.String()] = value{v}
+	}
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
-	err := errors.Join(encoder.Encode(f), encoder.Close())
+	err := errors.Join(encoder.Encode(content), encoder.Close())
 	return out.Bytes(), err
+}
+
+// value writes the numbers of an object as they are. The SDK reads those from 2^63 to 2^64 and passes them to a program, but writes them rounded.
+type value struct{ config.Value }
+
+// MarshalYAML returns what is written.
+func (v value) MarshalYAML() (content any, err error) {
+	if !v.Object() {
+		return v.Value.MarshalYAML()
+	}
+	text, err := v.Value.Value(config.NopDecrypter)
+	if err == nil {
+		err = yaml.Unmarshal([]byte(text), &content) // it is JSON, and so also YAML
+	}
+	return content, err
 }
 
 // AddEnvironments adds names to the Pulumi ESC environments that the file imports.

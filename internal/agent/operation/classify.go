@@ -15,6 +15,8 @@ var exitReasons = map[int]agentpb.FailureReason{
 	3: agentpb.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
 	6: agentpb.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
 	7: agentpb.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES,
+	// Everything else is done by then: any real failure has another exit code.
+	10: agentpb.FailureReason_FAILURE_REASON_AWAITING,
 }
 
 // cause recognises a failure by what the CLI printed.
@@ -62,7 +64,11 @@ var causes = []cause{
 		`validating stack config|is missing configuration value|with configuration key '[^']*' must be|could not decrypt configuration|` +
 			`does not support environments|Missing required configuration variable|loading stack config|invalid configuration key|` +
 			`could not parse [^\n]* as a configuration key|[Uu]nable to (?:read|load) config`), false, false},
+	{agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID, managedByCloud, true, false},
 }
+
+// managedByCloud matches what the CLI says about a configuration file for a stack that has none.
+var managedByCloud = regexp.MustCompile(`not supported on stacks with an ESC-managed environment`)
 
 // classify says why the CLI failed, from its exit code, what it printed, and what the engine reported.
 func classify(res cli.Result, sum *summary) *failure {
@@ -72,7 +78,11 @@ func classify(res cli.Result, sum *summary) *failure {
 		return policyFailure(sum)
 	}
 	f := &failure{reason: agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, message: errorText(printed, sum)}
-	if reason, told := exitReasons[res.Code]; told {
+	reason, told := exitReasons[res.Code]
+	switch {
+	case reason == agentpb.FailureReason_FAILURE_REASON_AWAITING, onlyAwaits(sum):
+		return failed(agentpb.FailureReason_FAILURE_REASON_AWAITING, "%s", awaitingText(sum))
+	case told:
 		f.reason = reason
 		return f
 	}
@@ -91,6 +101,11 @@ func classify(res cli.Result, sum *summary) *failure {
 		f.holders = state.ParseLocks(printed)
 	case agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED:
 		f.message = oldLayout
+	case agentpb.FailureReason_FAILURE_REASON_CONFIG_INVALID:
+		if managedByCloud.MatchString(printed) {
+			f.message = "Pulumi Cloud keeps the configuration of this stack in an ESC environment, which cannot be combined with values and environments " +
+				"of the Stack: set the values in that environment, and remove them from the Stack"
+		}
 	}
 	return f
 }

@@ -171,7 +171,9 @@ func (o *operation) record(inv *cli.Invocation) {
 		if res.BySignal() || res.Terminated || panicked.MatchString(res.Stderr) || goPanicked.MatchString(res.Stderr) {
 			return
 		}
-		o.stack.Ended(pid, res.Code == 0 || classify(res, &summary{}).reason == agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED)
+		reason := classify(res, &summary{}).reason
+		o.stack.Ended(pid, res.Code == 0 || reason == agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED ||
+			reason == agentpb.FailureReason_FAILURE_REASON_AWAITING)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/agent/state"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -20,6 +21,7 @@ import (
 type recorded struct {
 	cli.Result
 	kind   agentpb.OperationKind
+	plan   *agentpb.PlanRequest
 	events []string
 }
 
@@ -45,7 +47,7 @@ func readRecorded(t *testing.T, path string) recorded {
 
 // failure is what an operation in /srv/project makes of the end of the process.
 func (r recorded) failure() (reason, message string) {
-	o := &operation{redactor: redact.New(), dir: "/srv/project", request: &agentpb.StartOperationRequest{Kind: r.kind}}
+	o := &operation{redactor: redact.New(), dir: "/srv/project", request: &agentpb.StartOperationRequest{Kind: r.kind, Plan: r.plan}, stack: &state.Stack{}}
 	sum := &summary{redactor: o.redactor, withPreview: o.usesPlanFile()}
 	for _, event := range r.events {
 		sum.add([]byte(event))
@@ -188,4 +190,64 @@ func TestMessageOfAFailureThatWasNotRecorded(t *testing.T) {
 			NewWithT(t).Expect(message).To(Equal(test.message))
 		})
 	}
+}
+
+// The exit code and the texts are those of pkg/engine and pkg/resource/deploy of Pulumi 3.276: a real failure has another code.
+func TestResourcesThatAProviderDoesNotWaitForAreNamed(t *testing.T) {
+	said := func(severity, urn, message string) string {
+		encoded, _ := json.Marshal(map[string]any{"diagnosticEvent": map[string]string{"severity": severity, "urn": urn, "message": message}})
+		return string(encoded)
+	}
+	const of = "urn:pulumi:dev::demo::aws:rds/instance:Instance::"
+	events := []string{said("warning", of+"old", "db is deprecated"), said("info#err", "", "noise of the program"),
+		said("warning", of+"first", "\x1b[33mresource is awaiting\x1b[0m\n"), said("warning", of+"second", "resource is awaiting\n"),
+		said("warning", "", "update has awaiting resources\n")}
+	g := NewWithT(t)
+	reason, message := recorded{Result: cli.Result{Code: 10}, events: events}.failure()
+	g.Expect(reason).To(Equal("AWAITING"))
+	g.Expect(message).To(Equal("not ready yet: aws:rds/instance:Instance first, aws:rds/instance:Instance second. The provider does not wait for what " +
+		"takes long; a later update takes up what depends on it"))
+	_, message = recorded{Result: cli.Result{Code: 10}}.failure()
+	g.Expect(message).To(HavePrefix("not ready yet: resources. "), "events may be lost")
+	yaml := append(events, said("error", "", "an unhandled error occurred: waiting for RPCs: resource first [aws:rds/instance:Instance] failed to register\n"))
+	reason, message = recorded{Result: cli.Result{Code: 1}, events: yaml}.failure()
+	g.Expect(reason + " " + message).To(HavePrefix("AWAITING not ready yet: aws:rds/instance:Instance first, "))
+	reason, message = recorded{Result: cli.Result{Code: 1}, events: append(yaml, said("error", of+"third", "no quota"))}.failure()
+	g.Expect(reason + " " + message).To(And(HavePrefix("UPDATE_FAILED "), HaveSuffix("aws:rds/instance:Instance third: no quota")))
+	reason, message = recorded{Result: cli.Result{Code: 1}, events: append(events, said("error", of+"third", "no quota"))}.failure()
+	g.Expect(reason + " " + message).To(HavePrefix("UPDATE_FAILED aws:rds/instance:Instance third: no quota"))
+}
+
+// The text is that of pkg/resource/deploy/state_migration.go of Pulumi 3.276.
+func TestRewrittenStateIsNoPlanAndSaysWhatHelps(t *testing.T) {
+	const about = "urn:pulumi:dev::demo::acme:index:Network::main"
+	for kind, doing := range map[agentpb.OperationKind]string{
+		agentpb.OperationKind_OPERATION_KIND_PREVIEW:    "generating an update plan; run the update without a plan",
+		agentpb.OperationKind_OPERATION_KIND_PLANNED_UP: "applying an update plan; run the update without the plan",
+	} {
+		message := "state migration for " + about + " cannot change state while " + doing
+		encoded, _ := json.Marshal(map[string]any{"diagnosticEvent": map[string]string{"severity": "error", "urn": about, "message": message + "\n"}})
+		for where, failure := range map[string]recorded{
+			"an event":             {Result: cli.Result{Code: 1}, kind: kind, events: []string{string(encoded)}},
+			"the output of Pulumi": {Result: cli.Result{Code: 1, Stderr: "error: " + message + "\n"}, kind: kind},
+		} {
+			t.Run(doing+" "+where, func(t *testing.T) {
+				g := NewWithT(t)
+				failure.plan = &agentpb.PlanRequest{}
+				reason, message := failure.failure()
+				g.Expect(reason).To(Equal("PLAN_VIOLATED"))
+				g.Expect(message).To(And(ContainSubstring("rewrites the state of "+about+", which"), ContainSubstring("`enforce: Inputs`"), Not(ContainSubstring("without"))))
+				failure.plan = &agentpb.PlanRequest{WithoutFile: true}
+				_, message = failure.failure()
+				g.Expect(message).To(ContainSubstring("cannot change state while"), "with enforce: Inputs, Pulumi knows of no plan")
+			})
+		}
+	}
+}
+
+func TestConfigurationThatPulumiCloudManagesIsNotThatOfAStack(t *testing.T) {
+	g := NewWithT(t)
+	reason, message := recorded{Result: cli.Result{Code: 255, Stderr: "error: --config-file is not supported on stacks with an ESC-managed environment yet\n"}}.failure()
+	g.Expect(reason).To(Equal("CONFIG_INVALID"))
+	g.Expect(message).To(And(ContainSubstring("set the values in that environment"), Not(ContainSubstring("--config-file"))))
 }

@@ -34,13 +34,17 @@ const (
 // manifests are the files by which the package managers of Pulumi's languages decide what to install, as patterns.
 var manifests = []string{
 	"package.json", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "pnpm-workspace.yaml", "bun.lock", "bun.lockb",
-	".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", "package.yaml", "bunfig.toml", "*.patch", ".nvmrc", ".node-version",
-	"requirements*.txt", "requirements*.in", "constraints*.txt", "pyproject.toml", "poetry.lock", "uv.lock", "Pipfile", "Pipfile.lock", "setup.py", "setup.cfg",
+	".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pnpmfile.mjs", "package.yaml", "bunfig.toml", "*.patch", ".nvmrc", ".node-version",
+	"requirements*.txt", "requirements*.in", "constraints*.txt", "pyproject.toml", "poetry.lock", "uv.lock", "pylock.toml", "pylock.*.toml",
+	"Pipfile", "Pipfile.lock", "setup.py", "setup.cfg",
 	"pip.conf", "uv.toml", "poetry.toml", ".python-version", "go.mod", "go.sum", "go.work", "go.work.sum",
 	"*.csproj", "*.fsproj", "*.vbproj", "Directory.Build.props", "Directory.Packages.props", "packages.lock.json", "[Nn]u[Gg]et.[Cc]onfig", "global.json",
 	"pom.xml", "build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "gradle.lockfile", "libs.versions.toml",
 	".tool-versions", "mise.toml", "PulumiPlugin.yaml",
 }
+
+// uvEnvironment is the variable with the directory of the virtual environment that uv makes.
+const uvEnvironment = "UV_PROJECT_ENVIRONMENT"
 
 // installedDirs are directories that contain what is installed, not what to install.
 var installedDirs = []string{"node_modules", "venv", ".venv", ".git", "__pycache__", "obj", "target", ".gradle"}
@@ -49,7 +53,7 @@ var installedDirs = []string{"node_modules", "venv", ".venv", ".git", "__pycache
 // not everything can be read.
 func (o *operation) installDigest() (string, error) {
 	p, hash := o.project, sha256.New()
-	named, err := yaml.Marshal([]any{o.runner.Version(), o.env["PULUMI_HOME"], p.Plugins, p.Packages, p.Runtime, p.Main})
+	named, err := yaml.Marshal([]any{o.runner.Version(), o.env["PULUMI_HOME"], o.env[uvEnvironment], p.Plugins, p.Packages, p.Runtime, p.Main})
 	if err != nil {
 		return "", err
 	}
@@ -221,12 +225,18 @@ func containerID() string {
 // noteInstalled records the installation of what the digest stands for. An installation may write manifests, such as a lock file: neither the same
 // files nor those that it leaves need another one.
 func (o *operation) noteInstalled(digest string, before map[string]bool) error {
-	candidates := []string{"node_modules", "venv", ".venv", "sdks"}
-	if venv, ok := o.project.runtimeOptions["virtualenv"].(string); ok && filepath.IsLocal(venv) {
+	// Several projects may share what is installed above them. That is gone with the source as well.
+	candidates, shared := []string{"sdks"}, []string{"node_modules", "venv", ".venv"}
+	if venv := o.env[uvEnvironment]; venv != "" && !filepath.IsAbs(venv) {
+		shared = append(shared, venv)
+	}
+	if venv, _ := o.project.runtimeOptions["virtualenv"].(string); venv != "" && !filepath.IsAbs(venv) {
 		candidates = append(candidates, venv)
 	}
-	for level := range maxAbove {
-		candidates = append(candidates, strings.Repeat("../", level+1)+"node_modules")
+	for level := range maxAbove + 1 {
+		for _, name := range shared {
+			candidates = append(candidates, strings.Repeat("../", level)+name)
+		}
 	}
 	for dir := range o.directories() {
 		if !before[dir] && len(candidates) < maxNoted {

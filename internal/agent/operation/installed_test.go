@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+
+	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 )
 
 // installing is a fixture whose CLI is a script that only installs, as far as the commands say. The returned function runs a preview, and expects that
 // it installs or not.
-func installing(t *testing.T, commands string) (f *fixture, expect func(installed bool, why string)) {
-	f = newFixture(t)
+func installing(t *testing.T, commands string, change ...func(*runner.Options)) (f *fixture, expect func(installed bool, why string)) {
+	f = newFixture(t, change...)
 	f.writeCLI(fmt.Appendf(nil, "#!/bin/sh\necho $@ >> %q\ncase \"$*\" in *install*) %s;; esac\n", f.commands, commands))
 	return f, func(installed bool, why string) {
 		t.Helper()
@@ -60,6 +62,35 @@ func TestDirectoryThatIsALinkAgainIsInstalledAgain(t *testing.T) {
 	}
 }
 
+func TestVirtualEnvironmentAboveTheProjectIsInstalledAgainWhenItIsGone(t *testing.T) {
+	for name, test := range map[string]struct {
+		options, variable, made string
+	}{
+		"of the project":             {options: "{virtualenv: ../env}", made: "../env"},
+		"of the project, outside":    {options: "{virtualenv: ../../shared/env}", made: "../../shared/env"},
+		"that is found by its name":  {options: "{toolchain: uv}", made: "../.venv"},
+		"of uv, in the project":      {options: "{toolchain: uv}", variable: ".venv-pulumi", made: ".venv-pulumi"},
+		"of uv, of a workspace":      {options: "{toolchain: uv}", variable: "env", made: "../../env"},
+		"that stays, in the project": {options: "{virtualenv: env}", made: "env"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, expect := installing(t, "mkdir -p "+test.made, func(options *runner.Options) {
+				options.Environ = append(options.Environ, "UV_PROJECT_ENVIRONMENT="+test.variable)
+			})
+			f.project = filepath.Join(f.project, "infra", "vpc")
+			files := map[string]string{"Pulumi.yaml": "name: demo\nruntime: {name: python, options: " + test.options + "}\n", "requirements.txt": "requests"}
+			f.Expect(os.MkdirAll(f.project, 0o700)).To(Succeed())
+			f.commit(files)
+			expect(true, "the first time")
+			expect(false, "nothing changed")
+			f.commit(files)
+			f.Expect(os.RemoveAll(filepath.Join(f.project, test.made))).To(Succeed())
+			expect(true, "it is gone with the source before")
+			expect(false, "it is there again")
+		})
+	}
+}
+
 func TestInstallationThatWritesALockFileIsNotRepeated(t *testing.T) {
 	f, expect := installing(t, "mkdir -p node_modules; echo {} > package-lock.json")
 	files := map[string]string{"Pulumi.yaml": "name: demo\nruntime: nodejs\n", "package.json": "{}"}
@@ -82,7 +113,7 @@ func TestLocalPackagesAreInstalledWhenTheyChange(t *testing.T) {
 		"requirements": {
 			files: map[string]string{"Pulumi.yaml": "name: demo\nruntime: python\n", "__main__.py": "", "requirements.txt": "-r deploy/prod.txt\n./lib  # ours\n-e ./editable\nhttps://example.com/x.whl\n",
 				"deploy/prod.txt": "requests==1", "lib/setup.py": "", "lib/network.py": "1", "editable/a.py": ""},
-			changes: []string{"lib/network.py", "deploy/prod.txt", "uv.toml"}, other: "editable/a.py",
+			changes: []string{"lib/network.py", "deploy/prod.txt", "uv.toml", "pylock.toml"}, other: "editable/a.py",
 		},
 		"a component of a YAML program": {
 			files:   map[string]string{"Pulumi.yaml": "name: demo\nruntime: yaml\npackages: {vpc: ./vpc}\n", "vpc/package.json": "{}", "vpc/index.ts": ""},
@@ -90,7 +121,7 @@ func TestLocalPackagesAreInstalledWhenTheyChange(t *testing.T) {
 		},
 		"a component in another language": {
 			files:   map[string]string{"Pulumi.yaml": "name: demo\nruntime: nodejs\npackages:\n  vpc: {source: ./vpc}\n", "package.json": "{}", "vpc/main.go": "", "index.ts": ""},
-			changes: []string{"vpc/main.go", "patches/react.patch", "bunfig.toml"}, other: "index.ts",
+			changes: []string{"vpc/main.go", "patches/react.patch", "bunfig.toml", ".pnpmfile.mjs"}, other: "index.ts",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,6 +40,25 @@ func errorText(printed string, sum *summary) string {
 	return cli.LastLines(withoutNoise(printed), lastLines)
 }
 
+// awaitingText says which resources a provider did not wait for. The engine reports them as warnings, and no error.
+func awaitingText(sum *summary) string {
+	names := "resources"
+	if len(sum.awaiting) > 0 {
+		names = strings.Join(sum.awaiting, ", ")
+	}
+	return "not ready yet: " + names + ". The provider does not wait for what takes long; a later update takes up what depends on it"
+}
+
+// notRegistered matches what Pulumi YAML says about a resource whose own problem the engine reports.
+var notRegistered = regexp.MustCompile(`\bresource [^\n]* failed to register$`)
+
+// onlyAwaits reports whether a program failed because of resources that a provider did not wait for, and for no other reason: Pulumi YAML does not
+// know such resources.
+func onlyAwaits(sum *summary) bool {
+	other := func(text string) bool { return !notRegistered.MatchString(text) }
+	return len(sum.awaiting) > 0 && len(sum.errors) > 0 && !slices.ContainsFunc(sum.errors, other)
+}
+
 // explanations returns the errors that the engine reported, or else what the CLI itself printed as errors. A crash of pulumi comes before
 // what it hides. Policies that were violated are not among them.
 func explanations(printed string, sum *summary) []string {

@@ -1,6 +1,7 @@
 package operation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,10 +133,7 @@ func (o *operation) resolve() (err error) {
 		if source.GetName() == "" {
 			return projectInvalid("the operation names no project")
 		}
-		o.project = &project{Name: source.GetName(), runtime: source.GetRuntime()}
-		if o.project.runtime == "" {
-			o.project.runtime = "yaml"
-		}
+		o.project = &project{Name: source.GetName(), runtime: cmp.Or(source.GetRuntime(), noRuntime)}
 		o.dir = o.runner.dir("stacks") // Nothing can be read here by its name.
 	} else if o.project, err = loadProject(o.dir); err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	gproto "google.golang.org/protobuf/proto"
 
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
@@ -146,6 +147,7 @@ func (o *operation) beginPlan(ctx context.Context) (*planRecord, error) {
 	}
 	record := newPlanRecord(o.request.GetPlan().GetKey(), values, o.redactor)
 	record.inputs = inputs
+	record.internalsUnbound = len(o.planArguments()) > 0 && cli.PlansWithoutInternals.In(o.runner.cli.Version)
 	if destroys {
 		return nil, o.checkDestroy(ctx, record)
 	}

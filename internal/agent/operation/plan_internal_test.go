@@ -97,6 +97,28 @@ func TestTextOfAPlanIsBoundedAndHasNoSecrets(t *testing.T) {
 	g.Expect(other.changesDigest()).NotTo(Equal(few.changesDigest()))
 }
 
+func TestTextOfAPlanSaysWhichInputsPulumiDoesNotHoldToIt(t *testing.T) {
+	for since, want := range map[bool][]string{
+		false: {`+ __provider: "a"`, `+ name: "x"`, `~ __provider: (none) => "b"`},
+		true:  {`+ __provider: "a" (the plan does not bind this)`, `+ name: "x"`, `~ __provider: (none) => "b" (the plan does not bind this)`},
+	} {
+		g := NewWithT(t)
+		record := newPlanRecord([]byte("key"), "inputs", redact.New())
+		record.internalsUnbound = since
+		for _, step := range []string{
+			`{"op":"create","urn":"urn:pulumi:dev::p::a:b:C::c","type":"a:b:C","new":{"inputs":{"__provider":"a","name":"x"}}}`,
+			`{"op":"update","urn":"urn:pulumi:dev::p::a:b:C::u","type":"a:b:C","diffs":["__provider"],"new":{"inputs":{"__provider":"b"}}}`,
+		} {
+			record.add([]byte(`{"resOutputsEvent":{"metadata":` + step + `}}`))
+		}
+		text, err := record.text(nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, line := range want {
+			g.Expect(unzipped(g, text)).To(ContainSubstring("    " + line + "\n"))
+		}
+	}
+}
+
 // Equal values take hardly any room after they are compressed.
 func TestTextOfAPlanIsBoundedAlsoBeforeItIsCompressed(t *testing.T) {
 	suite.WithoutRaceDetector(t)

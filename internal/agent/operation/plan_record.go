@@ -47,6 +47,8 @@ type planRecord struct {
 	steps     []string
 	providers []string
 	unknowns  int64
+	// internalsUnbound is true if Pulumi's plan file does not bind inputs with names that begin with _.
+	internalsUnbound bool
 
 	buffer bytes.Buffer
 	zip    *gzip.Writer
@@ -266,7 +268,7 @@ func (p *planRecord) properties(step *plannedStep) (lines []string) {
 	case "create", "import":
 		for _, name := range slices.Sorted(maps.Keys(newInputs)) {
 			if !slices.Contains(engineInputs, name) {
-				lines = append(lines, fmt.Sprintf("+ %s: %s", p.shown(name, agentpb.MaxChangePath), p.value(newInputs[name])))
+				lines = append(lines, fmt.Sprintf("+ %s: %s", p.shown(name, agentpb.MaxChangePath), p.value(newInputs[name]))+p.unbound(name))
 			}
 		}
 		return lines
@@ -286,9 +288,18 @@ func (p *planRecord) properties(step *plannedStep) (lines []string) {
 		if slices.Contains(step.Keys, path) {
 			line += " (needs the replacement)"
 		}
-		lines = append(lines, line)
+		lines = append(lines, line+p.unbound(path))
 	}
 	return lines
+}
+
+// unbound says so if the approved value is not the one that the program must have when it runs again. Nothing else can compare it: Pulumi makes
+// its changes right after the preview that it compares with the plan.
+func (p *planRecord) unbound(path string) string {
+	if p.internalsUnbound && strings.HasPrefix(path, "_") {
+		return " (the plan does not bind this)"
+	}
+	return ""
 }
 
 // valuesOf decodes the inputs of a resource, or its outputs.

@@ -15,6 +15,10 @@ import (
 // secret.
 var violation = regexp.MustCompile(`violates plan: |is not allowed by the plan: |no plan for resource urn:|expected resource operations for urn:`)
 
+// migration matches what Pulumi says about a component whose library rewrites the state. It refuses that while it makes a plan, and while it carries
+// one out: plans are about resources only.
+var migration = regexp.MustCompile(`state migration for (urn:pulumi:[^\s'"]+) cannot change state while`)
+
 var (
 	// violatingURN matches the resource in the text of a violation.
 	violatingURN = regexp.MustCompile(`urn:pulumi:[^\s'"]+`)
@@ -27,9 +31,14 @@ var (
 // maxViolations is how many violations a message names.
 const maxViolations = 5
 
-// planFailure replaces the failure of an operation with Pulumi's plan file if Pulumi refused something that is not in the plan. The text of
-// Pulumi is not used, because it has values in clear text.
+// planFailure replaces the failure of an operation with Pulumi's plan file if Pulumi refused something that is not in the plan, or cannot be in
+// one. The text of Pulumi about the former is not used, because it has values in clear text.
 func (o *operation) planFailure(f *failure, res cli.Result, sum *summary) *failure {
+	if refused := migration.FindStringSubmatch(f.message); refused != nil && len(o.planArguments()) > 0 {
+		return failed(agentpb.FailureReason_FAILURE_REASON_PLAN_VIOLATED, "a library of the program rewrites the state of %s, which no plan of Pulumi "+
+			"can describe. Use `enforce: Inputs` for this update, which holds it to its inputs, and `enforce: Plan` after it. In the approval of a Stack, to "+
+			"change `enforce` may need the verb `bypass`", refused[1])
+	}
 	if !o.usesPlanFile() {
 		return f
 	}

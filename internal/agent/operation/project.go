@@ -83,14 +83,18 @@ func parseProject(name string, content []byte) (*project, error) {
 	if dir, isDir := p.Config.(string); isDir && p.StackConfigDir == "" {
 		p.StackConfigDir = dir // of both, the CLI complains
 	}
-	switch {
-	case p.Name == "":
+	if p.Name == "" {
 		return nil, projectInvalid("%s is not valid: it has no name", name)
-	case p.runtime == "":
-		return nil, projectInvalid("%s is not valid: it has no runtime", name)
+	}
+	if p.runtime == "" {
+		// From 3.246 on, a project needs none. It has no program then, and nothing to install for it. An older CLI refuses it.
+		p.runtime = noRuntime
 	}
 	return p, nil
 }
+
+// noRuntime is the runtime of a project that has none: the one without dependencies.
+const noRuntime = "yaml"
 
 // hasProgram reports whether there is a program; without one an operation works from the state.
 func (p *project) hasProgram() bool { return p.file != "" }

@@ -24,7 +24,6 @@ func TestUnusableProgramsAreReported(t *testing.T) {
 		{"not a mapping", "Pulumi.yaml", "- a\n- b\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "Pulumi.yaml is not valid: it is not a mapping", true},
 		{"empty", "Pulumi.yaml", "# nothing\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "Pulumi.yaml is empty", true},
 		{"no name", "Pulumi.yaml", "runtime: yaml\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "it has no name", true},
-		{"no runtime", "Pulumi.yaml", "name: demo\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "it has no runtime", true},
 		{"unknown runtime", "Pulumi.yaml", "name: demo\nruntime: cobol\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "cobol", false},
 		{"a member of the wrong type", "Pulumi.yaml", "name: demo\nruntime: yaml\nconfig: 3\n", agentpb.FailureReason_FAILURE_REASON_PROJECT_INVALID, "could not validate 'Pulumi.yaml'", false},
 		{"an unknown variable", "Pulumi.yaml", "name: demo\nruntime: yaml\noutputs: {a: '${missing}'}\n", agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, "missing", false},
@@ -40,6 +39,17 @@ func TestUnusableProgramsAreReported(t *testing.T) {
 			f.Expect(len(f.processes()) == 0).To(Equal(test.early))
 			t.Log(operation.GetMessage())
 		})
+	}
+}
+
+// It has what the state has, or what pulumi itself puts there.
+func TestProjectMayHaveNoRuntime(t *testing.T) {
+	f := newCreated(t)
+	f.write("Pulumi.yaml", "name: demo\n")
+	for _, kind := range []agentpb.OperationKind{up, destroy} {
+		operation := f.succeed(kind)
+		f.Expect(operation.GetProject()).To(And(HaveField("Name", "demo"), HaveField("Runtime", "yaml")), "the API requires one")
+		f.Expect(f.processes()).NotTo(ContainElement(HavePrefix("install")))
 	}
 }
 

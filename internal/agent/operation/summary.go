@@ -118,6 +118,8 @@ type summary struct {
 	// errors are the diagnostics that say why the operation failed, in order, without those that only say that it failed. warnings are the
 	// diagnostics that did not make it fail.
 	errors, warnings []string
+	// awaiting are the resources that a provider did not wait for.
+	awaiting []string
 	// policies are the violations of policies that made the operation fail. Their texts are those of the policies: they decide nothing.
 	policies []string
 	// preview is true while the steps and their summary are those of a preview.
@@ -195,6 +197,10 @@ func (s *summary) addDiagnostic(diagnostic *diagnostic) {
 		s.addError(diagnostic.URN, diagnostic.Message)
 	case "warning":
 		switch {
+		case diagnostic.URN != "" && strings.TrimSpace(plaintext.Strip(diagnostic.Message)) == isAwaited:
+			if len(s.awaiting) < maxDiagnostics {
+				s.awaiting = append(s.awaiting, s.cut(urn.Type(diagnostic.URN)+" "+urn.Name(diagnostic.URN), maxDiagnosticSize))
+			}
 		case diagnostic.URN != "":
 			s.addWarning(s.describe(diagnostic.URN, diagnostic.Message))
 		case retried.MatchString(diagnostic.Message):
@@ -208,6 +214,9 @@ func (s *summary) addDiagnostic(diagnostic *diagnostic) {
 		}
 	}
 }
+
+// isAwaited is what the engine says about a resource that its provider did not wait for.
+const isAwaited = "resource is awaiting"
 
 // addPrinted adds to the end of what was printed, and returns the text without secrets.
 func (s *summary) addPrinted(message string) string {

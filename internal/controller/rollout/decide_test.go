@@ -169,6 +169,17 @@ func TestDecisions(t *testing.T) {
 		f.decide()
 		f.Expect(f.turns()).To(HaveLen(3), "half of five, rounded up")
 	})
+	t.Run("resources-that-take-long-are-no-failure", func(t *testing.T) {
+		f := newFleet(t)
+		f.rollout.Spec.MaxConcurrent = number(1)
+		f.offers("b")
+		waits := f.turns()[0]
+		fail(waits, "b")
+		waits.Status.LastUpdate.Reason = autov1alpha1.AwaitingResourcesReason
+		f.decide()
+		f.Expect(f.turns()).To(ConsistOf(waits), "it goes on")
+		f.Expect(f.last.failed).To(BeFalse())
+	})
 	t.Run("halted", func(t *testing.T) {
 		f := newFleet(t)
 		f.rollout.Spec.MaxConcurrent = number(1)

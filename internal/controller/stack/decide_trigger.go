@@ -244,6 +244,8 @@ func decideOnFailure(o observation, start decision) decision {
 	switch {
 	case last.Conflicts > 0:
 		start.message = "The stack was locked"
+	case isAwaiting(last):
+		start.message = "Resources may be ready that were not at the last update"
 	case last.Interruptions > 0:
 		start.message = "The last update was interrupted"
 	default:
@@ -272,12 +274,14 @@ func decideToRetry(o observation, left time.Duration) decision {
 	return d
 }
 
-// retryReason returns the reason to show between two attempts. Single failures, repeated failures, interruptions and conflicts have
-// different reasons.
+// retryReason returns the reason to show between two attempts. Single failures, repeated failures, interruptions, conflicts and resources that
+// take long have different reasons.
 func retryReason(last *pulumiv1.StackUpdateStatus) string {
 	switch {
 	case last.Conflicts > 0:
 		return pulumiv1.UpdateConflictReason
+	case isAwaiting(last):
+		return pulumiv1.AwaitingResourcesReason
 	case last.Interruptions >= freeInterruptions+stalledAfterFailures:
 		return pulumiv1.UpdateFailedReason
 	case last.Interruptions > 0:
@@ -302,6 +306,8 @@ func describeFailure(last *pulumiv1.StackUpdateStatus) string {
 	switch {
 	case last.Conflicts > 0:
 		return fmt.Sprintf("%s waits for the lock of the stack", last.Type)
+	case isAwaiting(last):
+		return fmt.Sprintf("%s waits for resources", last.Type)
 	case last.Interruptions > 0:
 		return fmt.Sprintf("%s was interrupted %d times in a row", last.Type, last.Interruptions)
 	case needsManualFix(last):
@@ -322,6 +328,11 @@ var manualFixes = map[string]string{
 func needsManualFix(last *pulumiv1.StackUpdateStatus) bool {
 	return last != nil && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Interruptions == 0 &&
 		manualFixes[last.Reason] != ""
+}
+
+// isAwaiting reports whether the last update did all but what depends on resources that are not ready yet.
+func isAwaiting(last *pulumiv1.StackUpdateStatus) bool {
+	return last != nil && last.State == pulumiv1.StackUpdateFailed && last.Reason == autov1alpha1.AwaitingResourcesReason
 }
 
 // mustExist reports whether the Pulumi stack has to be in the backend. A stack that was deployed may be missing because a volume is not

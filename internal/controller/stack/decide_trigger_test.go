@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -282,4 +283,42 @@ func TestFailureThatNeedsAManualFixIsNotCounted(t *testing.T) {
 		recordFailure(last, &pulumiv1.StackUpdateStatus{Failures: 2}, &pulumiv1.Stack{}, update)
 		NewWithT(t).Expect(last.Failures).To(BeEquivalentTo(2), reason)
 	}
+}
+
+func TestResourcesThatTakeLongAreWaitedForAndAreNoFailure(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*pulumiv1.Stack)
+		after  time.Duration
+	}{
+		"by default":            {func(*pulumiv1.Stack) {}, awaitingWait},
+		"after many attempts":   {func(s *pulumiv1.Stack) { s.Status.LastUpdate.Failures = stalledAfterFailures }, awaitingWait},
+		"in a preview":          {func(s *pulumiv1.Stack) { s.Status.LastUpdate.Type = autov1alpha1.UpdateTypePreview }, awaitingWait},
+		"with a fixed interval": {func(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Hour} }, time.Hour},
+		"with a short backoff":  {func(s *pulumiv1.Stack) { s.Spec.RetryMaxBackoffDurationSeconds = 120 }, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := failed(0, 0)
+			last := o.stack.Status.LastUpdate
+			last.Reason, last.Message = autov1alpha1.AwaitingResourcesReason, "not ready yet: db"
+			test.change(o.stack)
+			d := decide(*o)
+			g.Expect(d.action).To(Equal(actionRetry))
+			g.Expect(d.reason).To(Equal(pulumiv1.AwaitingResourcesReason))
+			g.Expect(d.stalls).To(BeFalse())
+			g.Expect(d.after).To(BeNumerically("~", test.after, test.after/5))
+			g.Expect(d.message).To(And(ContainSubstring("waits for resources, next attempt in "), HaveSuffix(": not ready yet: db")))
+
+			o.now = o.now.Add(2 * test.after)
+			g.Expect(decide(*o).action).To(Equal(actionUpdate))
+		})
+	}
+	g := NewWithT(t)
+	recorder := record.NewFakeRecorder(2)
+	update, waits := &autov1alpha1.Update{}, &pulumiv1.StackUpdateStatus{Type: "up", State: pulumiv1.StackUpdateFailed, Reason: autov1alpha1.AwaitingResourcesReason, Message: "db"}
+	for _, earlier := range []*pulumiv1.StackUpdateStatus{nil, waits} {
+		(&Reconciler{EventRecorder: recorder}).announceResult(t.Context(), &pulumiv1.Stack{}, earlier, waits, update)
+	}
+	g.Expect(recorder.Events).To(HaveLen(1), "once")
+	g.Expect(<-recorder.Events).To(HavePrefix("Normal AwaitingResources up waits for resources: db"))
 }

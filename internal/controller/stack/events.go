@@ -67,13 +67,17 @@ func (r *Reconciler) announceResult(
 		return // There was an event about the first one.
 	case last.Conflicts == 1:
 		reason, message = eventUpdateConflict, "waits for the lock of the stack: "+last.Message
+	case isAwaiting(last) && isAwaiting(earlier):
+		return // The same.
+	case isAwaiting(last):
+		kind, reason, message = corev1.EventTypeNormal, pulumiv1.AwaitingResourcesReason, "waits for resources: "+last.Message
 	case update.WasInterrupted():
 		reason, message = eventUpdateInterrupted, "was interrupted"+describeRepetition(stack)+": "+last.Message
 	case last.State != pulumiv1.StackUpdateFailed:
 		kind, reason = corev1.EventTypeNormal, eventUpdateSuccess
 		message = "succeeded: " + describeChanges(last.ResourceChanges) + describeApplied(last) + r.previewedResources(ctx, update)
 	}
-	if last.Conflicts > 0 || update.WasInterrupted() {
+	if last.Conflicts > 0 || update.WasInterrupted() || isAwaiting(last) {
 		metadata = withoutRevision(metadata)
 	}
 	r.AnnotatedEventf(stack, metadata, kind, reason, "%s %s", last.Type, message)
@@ -90,8 +94,8 @@ func (e *endedUpdate) announcesSuccess() bool {
 	return !e.planned && e.result.State == pulumiv1.StackUpdateSucceeded && !isQuiet(e.earlier, e.result, e.update)
 }
 
-// withoutRevision returns the metadata of a warning that says nothing about what the commit contains: Flux's git providers set the status of the
-// commit, or else of the revision, that a warning names.
+// withoutRevision returns the metadata of an event that says nothing about what the commit contains: Flux's git providers set the status of the
+// commit, or else of the revision, that an event names.
 func withoutRevision(metadata map[string]string) map[string]string {
 	token := pulumiv1.GroupVersion.Group + "/" + eventv1.MetaTokenKey
 	return map[string]string{token: metadata[token]}

@@ -48,7 +48,7 @@ func TestWarningNamesTheRevisionOnlyIfItIsAboutWhatThatContains(t *testing.T) {
 		}}
 		conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "done")
 		conditions.MarkTrue(update, autov1alpha1.UpdateFailed, reason, "why")
-		last := &pulumiv1.StackUpdateStatus{Type: autov1alpha1.UpdateTypeUp, State: pulumiv1.StackUpdateFailed, Revision: revision, Conflicts: conflicts}
+		last := &pulumiv1.StackUpdateStatus{Type: autov1alpha1.UpdateTypeUp, State: pulumiv1.StackUpdateFailed, Reason: reason, Revision: revision, Conflicts: conflicts}
 		return func(r *Reconciler) { r.announceResult(t.Context(), &pulumiv1.Stack{}, nil, last, update) }
 	}
 	decided := func(state pulumiv1.PlanState, reason string, changes ...func(*pulumiv1.PlanStatus)) func(*Reconciler) {
@@ -71,6 +71,7 @@ func TestWarningNamesTheRevisionOnlyIfItIsAboutWhatThatContains(t *testing.T) {
 	}{
 		"a failure":                          {ended(autov1alpha1.UpdateFailedReason, 0), true},
 		"a lock":                             {ended(autov1alpha1.UpdateConflictReason, 1), false},
+		"resources that take long":           {ended(autov1alpha1.AwaitingResourcesReason, 0), false},
 		"an interruption":                    {ended(autov1alpha1.InterruptedReason, 0), false},
 		"a plan that waits":                  {decided(pulumiv1.PlanPending, pulumiv1.ApprovalRequiredReason), false},
 		"a revision that was rejected":       {decided(pulumiv1.PlanRejected, pulumiv1.PlanRejectedReason), true},

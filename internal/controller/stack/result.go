@@ -74,7 +74,7 @@ func recordNotRun(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 
 // recordFailure counts a failure. An interruption and a conflict are counted separately. An update that was cancelled while the Stack is
 // suspended is not counted, because it is to go on later, and neither is a failure that needs mending. Earlier failures still count in all
-// of these cases.
+// of these cases. They do not when Pulumi only waits for resources: nothing is wrong then.
 func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	last.State = pulumiv1.StackUpdateFailed
 	last.Message = update.Status.Message
@@ -89,6 +89,8 @@ func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.S
 		if last.ConflictsSince == nil {
 			last.ConflictsSince = last.LastResyncTime.DeepCopy()
 		}
+	case update.AwaitsResources():
+		last.Failures = 0
 	case stack.Spec.Suspend && last.Reason == autov1alpha1.CanceledReason, needsManualFix(last):
 	default:
 		last.Failures++
@@ -202,6 +204,8 @@ func recordHistory(stack *pulumiv1.Stack, last *pulumiv1.StackUpdateStatus, upda
 	switch {
 	case last.Conflicts > 0:
 		status = historyConflict
+	case isAwaiting(last):
+		status = "awaiting"
 	case last.Interruptions > 0: // Its outcome is not known.
 		status = "interrupted"
 	case last.Reason == autov1alpha1.CanceledReason:

@@ -43,6 +43,7 @@ func TestResultIsRecordedOnceAndTheSameTwice(t *testing.T) {
 		{name: "success clears the failures", earlier: 2, failures: 0, succeeded: true, history: "succeeded"},
 		{name: "failure counts", reason: autov1alpha1.UpdateFailedReason, earlier: 2, failures: 3, history: "failed"},
 		{name: "interruption is no failure", reason: autov1alpha1.InterruptedReason, earlier: 2, failures: 2, interrupted: 3, history: "interrupted"},
+		{name: "resources that take long are none, and all else succeeded", reason: autov1alpha1.AwaitingResourcesReason, earlier: 2, failures: 0, history: "awaiting"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)

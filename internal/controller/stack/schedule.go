@@ -38,6 +38,8 @@ const (
 	// stalledAfterConflict is how long a Stack waits for a lock until it is also Stalled, so that a client that waits for it fails fast. Most
 	// updates take less, and the lock of a self-managed backend never ends by itself. Attempts go on.
 	stalledAfterConflict = 10 * time.Minute
+	// awaitingWait is the wait for resources that take long. Nobody says when they are ready, and an attempt runs the program.
+	awaitingWait = 10 * time.Minute
 	// briefAttempt is how long an attempt after a conflict may run, counted from the start of the Update, before the controller assumes that
 	// it got the lock. An attempt that did not get the lock ends sooner.
 	briefAttempt = 15 * time.Second
@@ -58,6 +60,8 @@ func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 		wait, jitter = eagerConflictWait, 0.5
 	case interval > 0 && (last.Conflicts > 0 || last.Interruptions == 0):
 		wait, jitter = interval, 0
+	case isAwaiting(last):
+		wait = min(longest, awaitingWait)
 	case last.Conflicts > 0:
 		wait = failureBackoff(last.Conflicts, min(longest, longestConflictWait))
 	case last.Interruptions > 0:

@@ -121,6 +121,7 @@ func findWakers(t *testing.T) wakers {
 		{Interruptions: freeInterruptions + 1}, {Reason: autov1alpha1.StackLostReason, Failures: 1},
 		{Reason: autov1alpha1.StateUpgradeRequiredReason, State: pulumiv1.StackUpdateFailed},
 		{Reason: autov1alpha1.PolicyViolationReason, State: pulumiv1.StackUpdateFailed},
+		{Reason: autov1alpha1.AwaitingResourcesReason, State: pulumiv1.StackUpdateFailed},
 		{Reason: autov1alpha1.PlanViolatedReason, Failures: 1}, {Reason: autov1alpha1.PlanTooLargeReason, Failures: 1},
 	} {
 		last.LastResyncTime = metav1.Time{Time: now}

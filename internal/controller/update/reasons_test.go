@@ -36,6 +36,7 @@ func TestEveryCauseOfAFailureIsAReason(t *testing.T) {
 
 		agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED: autov1alpha1.StateUpgradeRequiredReason,
 		agentpb.FailureReason_FAILURE_REASON_POLICY_VIOLATION:       autov1alpha1.PolicyViolationReason,
+		agentpb.FailureReason_FAILURE_REASON_AWAITING:               autov1alpha1.AwaitingResourcesReason,
 	}
 	NewWithT(t).Expect(causes).To(HaveLen(len(agentpb.FailureReason_name)))
 	for cause, reason := range causes {

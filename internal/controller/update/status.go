@@ -47,6 +47,7 @@ var updateReasons = map[agentpb.FailureReason]string{
 
 	agentpb.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED: autov1alpha1.StateUpgradeRequiredReason,
 	agentpb.FailureReason_FAILURE_REASON_POLICY_VIOLATION:       autov1alpha1.PolicyViolationReason,
+	agentpb.FailureReason_FAILURE_REASON_AWAITING:               autov1alpha1.AwaitingResourcesReason,
 }
 
 // markWaiting shows why the Update makes no progress. The conditions of an operation that was started stay until it ends.

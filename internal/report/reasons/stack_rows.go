@@ -325,6 +325,13 @@ var stackRows = []Row{
 		Tests: []string{"e2e.TestInterruptionsInARowAreNoHotLoop"},
 	},
 	{
+		Reason: "AwaitingResources", State: Waiting,
+		Means: "The provider of a resource does not wait for it because it takes long. The message names such resources. Pulumi has done all that does not depend on them. Not a failure.",
+		When:  "after 10 minutes or `retryInterval`",
+		Todo:  "Wait. A new revision, an edit or a request starts the next attempt at once.",
+		Tests: []string{"stack.TestResourcesThatTakeLongAreWaitedForAndAreNoFailure"},
+	},
+	{
 		Reason: "UpdateConflict", State: Locked, StartsAnother: true,
 		Means: "Another process has locked the stack. The message says who, and since when. Stalled after 10 minutes, so that a Kustomization that waits for the Stack fails.",
 		When:  "after 10 s, 30 s, 90 s … 10 min; with `retryOnUpdateConflict` every 10 to 15 s",

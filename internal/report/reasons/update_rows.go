@@ -136,6 +136,12 @@ var updateRows = []Row{
 		Tests: []string{"update.TestEveryCauseOfAFailureIsAReason"},
 	},
 	{
+		Reason: "AwaitingResources", State: EndedNoFailure,
+		Means: "The provider of a resource does not wait for it because it takes long. The message names such resources. Pulumi has done all that does not depend on them.",
+		Todo:  "Create another Update later. A Stack does so itself, see `AwaitingResources` of the [Stack](#stack).",
+		Tests: []string{"update.TestEveryCauseOfAFailureIsAReason"},
+	},
+	{
 		Reason: "PlanStale", State: EndedNoFailure,
 		Means: "The plan in `spec.plan` is out of date: the state, the inputs or the Pulumi CLI changed after it was made, or the plan was deleted or changed. With `savePlan`: the state changed while the plan was made. Nothing was changed.",
 		Todo:  "Create another plan. A Stack does so itself.",

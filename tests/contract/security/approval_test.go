@@ -84,9 +84,11 @@ var approvalSteps = []approvalStep{
 		proofs:    []string{"e2e.TestRejectedPlanIsNotCarriedOut"},
 	},
 	{
-		step:      "Pulumi changes resources.",
-		attacker:  "what the program reads itself: files, other stacks, ESC, invokes",
-		prevented: "With `enforce: Plan`, Pulumi refuses each step that is not in the plan. With `enforce: Inputs`, nothing compares the steps: the approval then covers the inputs and the state only.",
+		step:     "Pulumi changes resources.",
+		attacker: "what the program reads itself: files, other stacks, ESC, invokes",
+		prevented: "With `enforce: Plan`, Pulumi refuses each step that is not in the plan, and inputs with other values. Pulumi 3.276, and some version after 3.255 before it, " +
+			"leaves out inputs whose names begin with `_`: among them is `__provider`, the code of a dynamic provider. The text of the plan says so for each. " +
+			"With `enforce: Inputs`, nothing compares the steps: the approval then covers the inputs and the state only.",
 	},
 	{
 		step:      "The Stack is deleted.",

@@ -13,6 +13,7 @@
 //	      ignoreCancel: false       # continue although the operation is cancelled
 //	      journal: /tmp/journal     # append a line "<verb> start" and "<verb> end" or "<verb> aborted" per operation
 //	      until: /tmp/released      # once the time is over, wait until this file exists
+//	      readyWith: /tmp/ready     # do not wait for this file: while it does not exist, say that the resource takes long
 //	      file: /tmp/there          # the file that create and update write, and delete removes, after that
 //	      content: hello            # what is in the file; nothing when it is missing
 //	    options: {version: 0.1.0}
@@ -220,6 +221,12 @@ func (p *provider) work(ctx context.Context, verb, urn, duration string, wanted 
 	}
 	if message := inputs["failMessage"]; message.IsString() && verb != "delete" {
 		return status.Error(codes.Unknown, message.StringValue())
+	}
+	if path := inputs["readyWith"]; path.IsString() && (verb == "create" || verb == "update") {
+		if _, err := os.Stat(path.StringValue()); err != nil {
+			awaits, err := status.New(codes.Unknown, "takes long").WithDetails(&pulumirpc.ErrorResourceAwaitFailed{})
+			return errors.Join(awaits.Err(), err)
+		}
 	}
 	if err := manage(verb, inputs); err != nil {
 		return err
