@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -478,29 +477,5 @@ func TestDecisions(t *testing.T) {
 		f.Expect(f.last.failed).To(BeFalse())
 		f.Expect(f.turns()).To(HaveLen(1))
 		f.Expect(f.rollout.Status.Rejected).To(BeEmpty())
-	})
-	t.Run("limit", func(t *testing.T) {
-		f := newFleet(t)
-		f.rollout.Spec.Waves[0] = autov1alpha1.RolloutWave{Name: "some", Limit: percent("25%")}
-		f.offers("b")
-		some := f.turns()
-		f.Expect(some).To(HaveLen(2))
-		for i := range 20 {
-			f.add(fmt.Sprintf("new%d", i), false)
-		}
-		f.decide()
-		for _, stack := range some {
-			f.Expect(f.turns()).To(ContainElement(stack), "Stacks that come move no other one")
-		}
-		other := 0
-		for _, letter := range []string{"c", "d", "e", "f"} {
-			f.offers(letter)
-			for _, stack := range f.turns() {
-				if stack != some[0] && stack != some[1] {
-					other++
-				}
-			}
-		}
-		f.Expect(other).To(BeNumerically(">", 0), "the order is another one for each revision")
 	})
 }
