@@ -20,7 +20,7 @@ func TestStackThatNeverRanAnythingCanBeDeleted(t *testing.T) {
 		edit  func(*pulumiv1.Stack)
 		is    func(*pulumiv1.Stack) bool
 	}{
-		"never-parsed": {gitserver.Files{"Pulumi.yaml": "name:\tx\n"}, func(*pulumiv1.Stack) {}, failedAtLeast(2)},
+		"never-parsed": {gitserver.Files{"Pulumi.yaml": "name: [\n"}, func(*pulumiv1.Stack) {}, failedAtLeast(2)},
 		"never-found":  {nil, func(s *pulumiv1.Stack) { s.Spec.SecretEnvs = []string{"missing"} }, func(s *pulumiv1.Stack) bool { return s.Status.CurrentUpdate != nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func failedAtLeast(times int64) func(*pulumiv1.Stack) bool {
 func TestStackThatFailedHalfwayIsDestroyedWithoutItsSource(t *testing.T) {
 	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "failed-halfway")
-	p.start(p.put(gitserver.Files{"Pulumi.yaml": "name:\tx\n"}), destroyed, retriedLate)
+	p.start(p.put(gitserver.Files{"Pulumi.yaml": "name: [\n"}), destroyed, retriedLate)
 	p.Await(failedAtLeast(1))
 	p.InstallProvider(p.Name)
 	r := &resourceFixture{fixture: p, dir: p.TempDir()}

@@ -228,7 +228,7 @@ func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 		return result
 	}
 	metadata := planMetadata(plan)
-	if d.reason == pulumiv1.PlanRejectedReason && rejectsRevision(stack) {
+	if d.reason == pulumiv1.PlanRejectedReason && plansNewRevision(stack) {
 		metadata[pulumiv1.GroupVersion.Group+"/"+eventv1.MetaRevisionKey] = plan.Revision
 	}
 	result.addEvent(func() { r.AnnotatedEventf(stack, metadata, corev1.EventTypeWarning, d.reason, "%s", d.message) })
@@ -243,9 +243,8 @@ func shownPlan(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// rejectsRevision reports whether the rejection of the plan in the status is one of a revision, and not of what else is done with the revision
-// that is deployed.
-func rejectsRevision(stack *pulumiv1.Stack) bool {
+// plansNewRevision reports whether the plan in the status is one of a revision, and not of what else is done with the revision that is deployed.
+func plansNewRevision(stack *pulumiv1.Stack) bool {
 	plan := stack.Status.Plan
 	return plan.Operation == pulumiv1.ApprovedUp && plan.Revision != "" && plan.Revision != stack.Status.LastAppliedRevision
 }

@@ -53,7 +53,7 @@ func TestWarningNamesTheRevisionOnlyIfItIsAboutWhatThatContains(t *testing.T) {
 	}
 	decided := func(state pulumiv1.PlanState, reason string, changes ...func(*pulumiv1.PlanStatus)) func(*Reconciler) {
 		o := guarded(state)
-		o.stack.Status.LastAppliedRevision, o.stack.Status.Plan.Revision = deployed, revision
+		o.stack.Status.LastAppliedRevision, o.stack.Status.Plan.Revision, o.artifact.Revision = deployed, revision, revision
 		for _, change := range changes {
 			change(o.stack.Status.Plan)
 		}

@@ -197,10 +197,15 @@ func acceptInputs(o *observation) {
 }
 
 // acceptCommit records that the plan covers the commit that the source has now. The plan is not void, so the content of both is the same. A
-// StackRollout gives a turn to a Stack with an approved plan of its target.
+// StackRollout gives a turn to a Stack with an approved plan of its target. What is deployed needs no turn, so its plan keeps the revision.
 func acceptCommit(o *observation) {
-	if o.artifact != nil && o.stack.DeletionTimestamp.IsZero() {
-		o.stack.Status.Plan.Commit, o.stack.Status.Plan.Revision = commitOf(o.artifact), o.artifact.Revision
+	if o.artifact == nil || !o.stack.DeletionTimestamp.IsZero() {
+		return
+	}
+	plan := o.stack.Status.Plan
+	plan.Commit = commitOf(o.artifact)
+	if plansNewRevision(o.stack) {
+		plan.Revision = o.artifact.Revision
 	}
 }
 

@@ -325,7 +325,7 @@ func TestPlanThatWaitsForItsTurnCoversTheNextCommit(t *testing.T) {
 	g := NewWithT(t)
 	o := guarded(pulumiv1.PlanApproved, approvedBy("alice"))
 	plan := o.stack.Status.Plan
-	plan.Trigger, o.stack.Status.LastUpdate.Generation, o.planOnly = newCommitTrigger+"b", 3, true
+	plan.Trigger, plan.Revision, o.stack.Status.LastUpdate.Generation, o.planOnly = newCommitTrigger+"b", "main@sha1:b", 3, true
 	o.stack.Status.LastUpdate.ContentDigest, plan.ContentDigest, o.content.digest = "sha256:before", "sha256:content", "sha256:content"
 	o.artifact = &source.Artifact{Digest: "sha256:c", Revision: "main@sha1:c"}
 	d := decide(*o)
