@@ -171,7 +171,7 @@ func TestEnvironmentsAreAddedToThoseOfTheSource(t *testing.T) {
 
 // The CLI itself makes timestamps of dates and plain numbers of octal ones, and replaces aliases.
 func TestCLIReadsWhatTheSourceSaysAlsoBesideOtherValues(t *testing.T) {
-	const source = `encryptionsalt: "v1:x"
+	source := `encryptionsalt: "v1:x"
 environment:
   imports: [base, &other prod]
   values:
@@ -188,6 +188,8 @@ config:
   object: &object {date: 2012-10-17, octal: 0644, long: [18446744073709551615, 9223372036854775808], negative: -9223372036854775808, number: 1.50}
   parts: {<<: *object, password: {secure: abc}, text: ["2012-10-17", "0644", "<<", "\U0001F600\u2028"], nothing: null}
   alias: *object
+  strange: {"\x7f\x85": "\x7f\x85\0", exponent: 1e21, small: -1.5e-9}
+  longkey: {? ` + strings.Repeat("k", 2000) + `: 1}
 `
 	read := func(content string) (string, config.Map) {
 		stack, err := workspace.LoadProjectStackBytes(nil, &workspace.Project{Name: tokens.PackageName("demo")}, []byte(content), "Pulumi.dev.yaml", encoding.YAML)
@@ -222,6 +224,7 @@ func FuzzMerge(f *testing.F) {
 	f.Add("a: &x {b: c}\nconfig: {d: *x}\n", `["a.b"].c`, true, "0123", false)
 	f.Add("", "a", false, `{"x": [1, 1.0, 1e400, null, "yes", {"secure": "x"}]}`, true)
 	f.Add("config: {}", "a.b[2]", true, "12345678901234567890", true)
+	f.Add("", "a", false, "{\"\\u0000\x7f\u0085\": [\"\x7f\u0085\u2028\"]}", true)
 	f.Add("", "aws:config:region", false, "", false)
 	f.Fuzz(func(t *testing.T, source, key string, path bool, value string, isJSON bool) {
 		if isJSON && !json.Valid([]byte(value)) {

@@ -4,6 +4,7 @@ package config
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -125,10 +126,32 @@ func (v value) MarshalYAML() (content any, err error) {
 		return v.Value.MarshalYAML()
 	}
 	text, err := v.Value.Value(config.NopDecrypter)
-	if err == nil {
-		err = yaml.Unmarshal([]byte(text), &content) // it is JSON, and so also YAML
+	if err != nil {
+		return nil, err
 	}
-	return content, err
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&content); err != nil {
+		return nil, err
+	}
+	return withNumbers(content), nil
+}
+
+// withNumbers makes the numbers in JSON those of YAML, with the same digits.
+func withNumbers(content any) any {
+	switch content := content.(type) {
+	case json.Number:
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: content.String()}
+	case map[string]any:
+		for key := range content {
+			content[key] = withNumbers(content[key])
+		}
+	case []any:
+		for i := range content {
+			content[i] = withNumbers(content[i])
+		}
+	}
+	return content
 }
 
 // AddEnvironments adds names to the Pulumi ESC environments that the file imports.
