@@ -36,8 +36,8 @@ const maxViolations = 5
 func (o *operation) planFailure(f *failure, res cli.Result, sum *summary) *failure {
 	if refused := migration.FindStringSubmatch(f.message); refused != nil && len(o.planArguments()) > 0 {
 		return failed(agentpb.FailureReason_FAILURE_REASON_PLAN_VIOLATED, "a library of the program rewrites the state of %s, which no plan of Pulumi "+
-			"can describe. Use `enforce: Inputs` for this update, which holds it to its inputs, and `enforce: Plan` after it. In the approval of a Stack, to "+
-			"change `enforce` may need the verb `bypass`", refused[1])
+			"can describe. Use `enforce: Inputs` for this update, which holds it to its inputs, and `enforce: Plan` after it. Changing "+
+			"`enforce` in the approval of a Stack may need the verb `bypass`", refused[1])
 	}
 	if !o.usesPlanFile() {
 		return f
