@@ -28,11 +28,10 @@ var eventNames = map[string]string{
 }
 
 // resultStates are the states of a Stack whose last update failed: the event is about the update.
-var resultStates = []reasons.State{reasons.Failing, reasons.FailingOften, reasons.NoFailure, reasons.Locked}
+var resultStates = []reasons.State{reasons.Failing, reasons.FailingOften, reasons.FailingForGood, reasons.NoFailure, reasons.Locked}
 
-// TestAlertsPageHasTheEventOfEachReason keeps the table of the reasons that Ready of a Stack has while the Stack is not ready, without that it waits for
-// its wave, which has no event. Whether the events
-// are recorded so is checked by the tests of the package stack, for each reason.
+// TestAlertsPageHasTheEventOfEachReason keeps the table of the reasons that Ready of a Stack has while the Stack is not ready. WaveNotOpen has no
+// event. Whether the events are recorded so is checked by the tests of the package stack, for each reason.
 func TestAlertsPageHasTheEventOfEachReason(t *testing.T) {
 	g := NewWithT(t)
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), filepath.FromSlash(alertsPage)))
@@ -54,7 +53,7 @@ func TestAlertsPageHasTheEventOfEachReason(t *testing.T) {
 			continue
 		case name == row.Reason && isResult(row.State):
 			name, when = "StackUpdateFailure", "with each attempt that fails"
-		case isResult(row.State):
+		case isResult(row.State), row.Reason == "AwaitingResources":
 			when = "once"
 		case row.State == reasons.Stalled:
 			when = "at once"
