@@ -147,7 +147,7 @@ chart: ## Package the Helm chart of VERSION into OUTPUT
 ##@ Check
 
 .PHONY: test
-test: install-test-tools bin/suite ## Prove each promise once, against real servers: about 13 minutes
+test: install-test-tools bin/suite ## Prove each promise once, against real servers: about 11 minutes
 	@bin/suite -race=$(RACE) -groups='$(ONLY)' short
 
 .PHONY: test-all
