@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -23,7 +24,7 @@ func looks(stack *pulumiv1.Stack, message string) {
 		drift.Digest, condition.Status = "sha256:1", metav1.ConditionTrue
 	}
 	stack.Status.Drift = drift
-	stack.Status.Conditions = append(stack.Status.Conditions[:1:1], condition)
+	apimeta.SetStatusCondition(&stack.Status.Conditions, condition)
 }
 
 // looking returns a fleet whose canaries were updated to revision b and have to look for drift.

@@ -55,6 +55,9 @@ func TestWaveGoesOnSoakingWhenTheWavesAreEdited(t *testing.T) {
 		f.decide()
 		pilot := f.turns()[0]
 		f.ends(pilot, "b")
+		f.rollout.Spec.Suspend = true // so that no other Stack follows
+		f.decide()
+		f.rollout.Spec.Suspend = false
 		f.now = f.now.Add(10 * time.Minute)
 		pilot.Labels = map[string]string{"tier": "early"}
 		early := autov1alpha1.RolloutWave{Name: "early", Stacks: &metav1.LabelSelector{MatchLabels: pilot.Labels}, Soak: &metav1.Duration{Duration: time.Hour}}

@@ -88,6 +88,8 @@ func (w *walker) wake(by waker) {
 // edit changes the specification of the StackRollout.
 func (w *walker) edit(change func(*autov1alpha1.StackRolloutSpec)) {
 	change(&w.rollout.Spec)
+	w.most = max(w.most, w.rollout.Spec.MaxConcurrent.IntValue())
+	w.followWaves()
 	w.rollout.Generation++
 	w.version++
 	w.wake(byEdit)
@@ -132,7 +134,7 @@ func (w *walker) options() map[string]func() {
 			})
 		},
 		"a check is invalid": func() {
-			w.edit(func(spec *autov1alpha1.StackRolloutSpec) { spec.Waves[0].Check = "no such thing" })
+			w.edit(func(spec *autov1alpha1.StackRolloutSpec) { spec.Waves[0].Check = walkInvalidCheck })
 		},
 		"the specification is mended": w.mend,
 		"the source is gone": func() {
@@ -178,6 +180,7 @@ func (w *walker) options() map[string]func() {
 		maps.Copy(all, w.commits())
 	}
 	maps.Copy(all, w.decisions())
+	maps.Copy(all, w.edits())
 	if len(w.actors) < 5 {
 		for _, tier := range []string{"canary", "early", ""} {
 			all["one joins wave "+tier] = func() { w.join(tier) }
@@ -229,7 +232,13 @@ func (w *walker) forget() {
 
 // mend makes the specification valid.
 func (w *walker) mend() {
-	w.edit(func(spec *autov1alpha1.StackRolloutSpec) { spec.Waves[0].Namespaces, spec.Waves[0].Check = nil, "" })
+	w.edit(func(spec *autov1alpha1.StackRolloutSpec) {
+		for i := range spec.Waves {
+			if spec.Waves[i].Namespaces = nil; spec.Waves[i].Check == walkInvalidCheck {
+				spec.Waves[i].Check = ""
+			}
+		}
+	})
 }
 
 // decisions are what somebody can decide about the target.
@@ -314,6 +323,8 @@ func (w *walker) optionsOf(a *actor) map[string]func() {
 			w.change(a, func(stack *pulumiv1.Stack) { stack.DeletionTimestamp = new(metav1.NewTime(w.now)) })
 		},
 		a.Name + "'s source polls": func() { w.pollOwn(a) },
+		a.Name + " is unhealthy":   func() { w.setHealth(a, false) },
+		a.Name + " is healthy":     func() { w.setHealth(a, true) },
 	}
 	for _, tier := range []string{"canary", "early", ""} {
 		all[a.Name+" moves to wave "+tier] = func() {

@@ -62,7 +62,10 @@ func (w *walker) decideNow() {
 			held++
 		}
 	}
-	w.promise(held <= int(w.rollout.Spec.MaxConcurrent.IntVal), "%d turns", held)
+	w.promise(held <= w.most, "%d turns", held)
+	if most := w.rollout.Spec.MaxConcurrent.IntValue(); held <= most && w.running() <= most {
+		w.most = most
+	}
 	for _, a := range w.actors {
 		name := waves.Name(a.Namespace, a.Name)
 		if slices.Contains(w.rollout.Status.Plans, name) && (!same || !slices.Contains(before.Plans, name)) {
@@ -90,20 +93,32 @@ func (w *walker) remember(all bool) {
 			a.clean[a.has()] = true
 		}
 	}
+	if all {
+		clear(w.gone)
+	}
 }
 
 // followWaves forgets of Stacks that came to another wave what they did in the one before: nobody ran there.
 func (w *walker) followWaves() {
 	for _, a := range w.actors {
-		wave := w.waveOf(a)
-		if wave == a.wave {
+		a.wave = w.waveOf(a)
+		tier := identityOf(&w.rollout.Spec.Waves[a.wave])
+		if tier == a.tier {
 			continue
 		}
-		a.wave = wave
+		w.gone[a.tier] = true
+		if a.tier = tier; w.entryOf(w.rollout.Spec.Waves[a.wave].Name) == nil {
+			continue // the wave is new, and what they did before counts there
+		}
 		for letter := range a.ended {
 			a.clean[letter] = true
 		}
 		clear(a.ended)
+	}
+	for _, a := range w.actors {
+		if w.gone[a.tier] {
+			delete(a.ended, w.target())
+		}
 	}
 }
 
@@ -119,7 +134,7 @@ func (w *walker) judge(a *actor, gets string) {
 	failures, allowed := map[int]int{}, w.allowed()
 	for _, other := range w.actors {
 		culprit := w.culprit(other, target, nil)
-		failed, brokenBefore := culprit != nil, culprit != nil && !culprit.released[successOf(culprit)]
+		failed, brokenBefore := culprit != nil || w.isDrifted(other), culprit != nil && !culprit.released[successOf(culprit)]
 		if other.isOut() || brokenBefore {
 			continue
 		}
@@ -190,6 +205,11 @@ func (w *walker) judgeCounts(d decision) {
 	w.promise(unchanged <= have, "%d count as unchanged, and %d have it", unchanged, have)
 }
 
+// isDrifted reports whether drift that it has found after its last update counts as a failure.
+func (w *walker) isDrifted(a *actor) bool {
+	return w.rollout.Spec.Waves[a.wave].NoDrift && w.turnOf(a) != nil && w.reports(a) && a.hasDrift() && a.isChecked()
+}
+
 // isChecked reports whether it has looked for drift since its last update.
 func (a *actor) isChecked() bool {
 	drift := a.Status.Drift
@@ -222,7 +242,7 @@ func (w *walker) reports(a *actor) bool {
 
 // culprit returns the Stack if it failed with the revision, or one that it depends on and that did; nil when there is none.
 func (w *walker) culprit(a *actor, letter string, seen []*actor) *actor {
-	if a.counts() && a.has() == letter && (a.own == nil || waves.IsNameOfTarget(a.Status.LastUpdate.Revision, &w.rollout.Status)) {
+	if w.reports(a) && w.isUnhealthy(a) || a.counts() && a.has() == letter && (a.own == nil || waves.IsNameOfTarget(a.Status.LastUpdate.Revision, &w.rollout.Status)) {
 		return a
 	}
 	other := a.requires

@@ -6,9 +6,11 @@ import (
 	"slices"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -41,7 +43,9 @@ type actor struct {
 	// ended has when its last update to a revision ended, and clean after which revisions it looked for drift and found none, since it came to its wave.
 	ended map[string]time.Time
 	clean map[string]bool
-	wave  int
+	// wave is the index of its wave, and tier what that is known by, see identityOf.
+	wave int
+	tier string
 }
 
 // has returns the letter of the revision that the Stack ran last; "" if it never ran one.
@@ -99,6 +103,8 @@ func (w *walker) offerOf(a *actor) autov1alpha1.RolloutRevision {
 func (w *walker) change(a *actor, change func(*pulumiv1.Stack)) {
 	before := a.DeepCopy()
 	change(a.Stack)
+	w.resources++
+	a.ResourceVersion = fmt.Sprint(w.resources)
 	if concerns(event.UpdateEvent{ObjectOld: before, ObjectNew: a.Stack}) {
 		w.wake(byStacks)
 	}
@@ -129,6 +135,7 @@ func (w *walker) join(tier string) *actor {
 	}
 	w.actors = append(w.actors, a)
 	a.wave = w.waveOf(a)
+	a.tier = identityOf(&w.rollout.Spec.Waves[a.wave])
 	w.wake(byStacks)
 	return a
 }
@@ -142,6 +149,7 @@ func (w *walker) leave(a *actor) {
 			w.require(other, nil)
 		}
 	}
+	w.gone[a.tier] = true
 	w.wake(byStacks)
 }
 
@@ -247,15 +255,22 @@ func (w *walker) run(a *actor, rollout *autov1alpha1.StackRollout, offer autov1a
 	a.running, a.free = new(offer), rollout != w.rollout || isFree
 	a.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "current"}
 	a.Status.CurrentUpdate.Commit, a.Status.CurrentUpdate.Revision = offer.Digest, offer.Revision
-	count := 0
-	for _, other := range w.actors {
-		runs := other.running != nil && !other.free && letter(other.running.Digest) == wants && other.has() != wants
-		if runs && !other.isOut() && !other.overdue && !w.isTooLate(other) {
-			count++
+	w.promise(w.running() <= w.most, "%d Stacks run %s for the first time, and maxConcurrent is %d", w.running(), wants, w.most)
+}
+
+// running returns how many Stacks run a revision for the first time: at most the largest number for one revision.
+func (w *walker) running() (most int) {
+	counts := map[string]int{}
+	for _, a := range w.actors {
+		if a.running == nil || a.free || a.isOut() || a.overdue || w.isTooLate(a) {
+			continue
+		}
+		if runs := letter(a.running.Digest); runs != a.has() {
+			counts[runs]++
+			most = max(most, counts[runs])
 		}
 	}
-	most := int(w.rollout.Spec.MaxConcurrent.IntVal)
-	w.promise(count <= most, "%d Stacks run %s for the first time, and maxConcurrent is %d", count, wants, most)
+	return most
 }
 
 // outcome is how an update ends.
@@ -303,17 +318,17 @@ func (w *walker) end(a *actor, how outcome) {
 		if stack.Status.Plan != nil {
 			stack.Status.Plan.State = plan
 		}
-		stack.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: ready}}
+		apimeta.SetStatusCondition(&stack.Status.Conditions, metav1.Condition{Type: meta.ReadyCondition, Status: ready})
 	})
 	a.edited = a.edited && how != succeeds
-	if !repeated {
-		a.ended[letter(ran.Digest)] = w.now
+	// After the status was lost, nobody knows that what it ran was another name of the target.
+	target := w.rollout.Status.Target
+	isUnknown := a.has() == w.offered() && ran.Revision != w.main.Revision && (target == nil || !waves.IsNameOfTarget(ran.Revision, &w.rollout.Status))
+	if !repeated && !isUnknown {
+		a.ended[a.has()] = w.now
 	}
-	for _, entry := range w.rollout.Status.Waves {
-		isOver := entry.State == autov1alpha1.RolloutWaveComplete || entry.State == autov1alpha1.RolloutWaveSoaking
-		if isOver && entry.Name == w.rollout.Spec.Waves[a.wave].Name {
-			a.clean[letter(ran.Digest)] = true // one that failed, as one may, and was tried again opens its wave no more
-		}
+	if entry := w.entryOf(w.rollout.Spec.Waves[a.wave].Name); entry != nil && isOver(entry) {
+		a.clean[letter(ran.Digest)] = true // one that failed, as one may, and was tried again opens its wave no more
 	}
 }
 

@@ -20,8 +20,7 @@ import (
 // walker is a fleet with Stacks that do what the Stack controller does, their sources, and somebody who changes all of them. It checks what a
 // StackRollout promises after each step.
 //
-// It has no checks of waves, no edits of them but for names, and no controller whose cache has a part of the Stacks: TestChecks, and the tests of edits and
-// shards, have these.
+// It has no controller whose cache has a part of the Stacks: the tests of shards have that.
 type walker struct {
 	*fleet
 	random *rand.Rand
@@ -37,8 +36,10 @@ type walker struct {
 	due   time.Time
 	// settling is true in the end, when only what a decision names brings the StackRollout back.
 	settling bool
-	// version changes with each change of the StackRollout.
-	version int
+	// version changes with each change of the StackRollout, and resources counts the changes of Stacks.
+	version, resources int
+	// most is how many Stacks may be updated at once. A lower maxConcurrent takes effect when as few are.
+	most int
 	// sight is what another controller has seen.
 	sight *sight
 	// updates is how many have ended, and ran when the last one did, as far as the StackRollout knows.
@@ -48,6 +49,8 @@ type walker struct {
 	before *autov1alpha1.StackRollout
 	// complete has the revisions that all Stacks, and at least one, have had: new ones begin with them. completeBefore is what it was before the last decision.
 	complete, completeBefore map[string]bool
+	// gone has the tiers of waves that a Stack has left since the last decision about waves: what another one does there meanwhile takes its place.
+	gone map[string]bool
 	// steps is what happened, and broken the promises that do not hold.
 	steps, broken []string
 }
@@ -65,7 +68,7 @@ const (
 // newWalker returns a walker with a Stack in each of the first waves, and the others in wave rest. Of other rules, which ones it has is random.
 func newWalker(t *testing.T, random *rand.Rand) *walker {
 	w := &walker{fleet: newFleet(t), random: random, letters: []string{"a"}, main: revision("a"), newest: revision("a")}
-	w.kept, w.complete = map[string]bool{"a": true}, map[string]bool{"a": true}
+	w.kept, w.complete, w.gone = map[string]bool{"a": true}, map[string]bool{"a": true}, map[string]bool{}
 	w.behind = func(stack *pulumiv1.Stack, status *autov1alpha1.StackRolloutStatus) bool {
 		i := slices.IndexFunc(w.actors, func(a *actor) bool { return a.Stack == stack })
 		own := w.actors[i].own
@@ -75,9 +78,12 @@ func newWalker(t *testing.T, random *rand.Rand) *walker {
 	sometimes := func() bool { return random.IntN(3) == 0 }
 	spec := &w.rollout.Spec
 	spec.MaxConcurrent = number(1 + random.IntN(2))
-	early := autov1alpha1.RolloutWave{Name: "early", Stacks: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "early"}}}
+	w.most = spec.MaxConcurrent.IntValue()
 	if !sometimes() {
-		spec.Waves = slices.Insert(spec.Waves, 1, early)
+		spec.Waves = slices.Insert(spec.Waves, 1, earlyWave())
+	}
+	if sometimes() {
+		spec.Waves[random.IntN(len(spec.Waves))].Check = walkCheck
 	}
 	soaks, checks := random.IntN(len(spec.Waves)), random.IntN(len(spec.Waves))
 	spec.Waves[soaks].Soak, spec.Waves[checks].NoDrift = &metav1.Duration{Duration: walkSoak}, true
@@ -222,6 +228,10 @@ func (w *walker) comply() {
 	case autov1alpha1.PromotionRequiredReason:
 		w.approve(autov1alpha1.ApprovalApprove, w.rollout.Status.Wave, w.target())
 		w.wake(byApproval)
+	case autov1alpha1.RolloutHaltedReason, autov1alpha1.RolloutCompleteReason:
+		if w.last.wake == byStacks {
+			w.heal()
+		}
 	case autov1alpha1.DependencyInLaterWaveReason:
 		w.makeIndependent()
 	case autov1alpha1.RolloutProgressingReason:

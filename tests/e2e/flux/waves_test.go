@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// waved is how many Stacks a Kustomization applies, and canaries how many of them are in the first wave.
+	// waved is how many Stacks a StackRollout has, and canaries how many of them are in the first wave.
 	waved, canaries = 20, 2
 	// waves is the name of the StackRollout, and of its source.
 	waves = "waves"
-	// both is the name of another StackRollout of the same source, whose two Stacks are in the same Kustomization.
+	// both is the name of another StackRollout of the same source, with as many Stacks, which are in the same Kustomization.
 	both = "both"
 )
 
@@ -117,18 +117,20 @@ spec:
 
 // wavedFiles returns the files that the Kustomizations apply.
 func (p *fixture) wavedFiles() gitserver.Files {
-	var stacks strings.Builder
-	for i := range waved {
-		tier := "other"
-		if i < canaries {
-			tier = "canary"
+	stacksOf := func(rollout, prefix string) string {
+		var stacks strings.Builder
+		for i := range waved {
+			tier := "other"
+			if i < canaries {
+				tier = "canary"
+			}
+			stacks.WriteString(strings.NewReplacer("NUMBER", prefix+fmt.Sprint(i), "TIER", tier, "ROLLOUT", rollout).Replace(wavedStack))
 		}
-		stacks.WriteString(strings.NewReplacer("NUMBER", fmt.Sprint(i), "TIER", tier, "ROLLOUT", waves).Replace(wavedStack))
+		return stacks.String()
 	}
 	return p.filled(gitserver.Files{
-		"stacks/stacks.yaml": stacks.String(), "rollout/rollout.yaml": strings.ReplaceAll(wavedRollout, "ROLLOUT", waves),
-		"both/both.yaml": strings.ReplaceAll(wavedRollout, "ROLLOUT", both) + strings.NewReplacer("NUMBER", "first", "TIER", "canary", "ROLLOUT", both).Replace(wavedStack) +
-			strings.NewReplacer("NUMBER", "second", "TIER", "other", "ROLLOUT", both).Replace(wavedStack),
+		"stacks/stacks.yaml": stacksOf(waves, ""), "rollout/rollout.yaml": strings.ReplaceAll(wavedRollout, "ROLLOUT", waves),
+		"both/both.yaml": strings.ReplaceAll(wavedRollout, "ROLLOUT", both) + stacksOf(both, both+"-"),
 	})
 }
 
