@@ -28,8 +28,9 @@ const (
 	// quickstartTimeout includes the time in which a node pulls the image of Pulumi.
 	quickstartTimeout = 10 * time.Minute
 
-	// quickstartBreak is a patch for the Program, whose update fails then. In double quotes, all shells take it as it is, also those of Windows.
-	quickstartBreak = "{program: {configuration: {broken: {}}}}"
+	// quickstartBreak is a patch for the Program, whose update fails then. In double quotes, all shells take it as it is, also those of Windows. kubectl takes
+	// what begins with a brace for JSON, which needs quotes inside.
+	quickstartBreak = "program: {configuration: {broken: {}}}"
 
 	stateMount       = "/state"
 	passphraseSecret = "pulumi"

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -12,9 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/yaml"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
@@ -23,8 +24,10 @@ func TestThePatchOfTheQuickstartMeansTheSameInAllShells(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(quickstartBreak).NotTo(ContainSubstring("%")) // of cmd.exe, and of formats
 	g.Expect(quickstartBreak).NotTo(MatchRegexp("[\"'`$!\\\\^]"))
+	patch, err := yaml.ToJSON([]byte(quickstartBreak)) // as kubectl does
+	g.Expect(err).NotTo(HaveOccurred())
 	var program pulumiv1.Program
-	g.Expect(yaml.UnmarshalStrict([]byte(quickstartBreak), &program)).To(Succeed())
+	g.Expect(json.Unmarshal(patch, &program)).To(Succeed())
 	g.Expect(program.Program.Configuration).To(HaveKey("broken"))
 }
 
