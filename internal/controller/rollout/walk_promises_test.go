@@ -207,7 +207,7 @@ func (w *walker) judgeCounts(d decision) {
 
 // isDrifted reports whether drift that it has found after its last update counts as a failure.
 func (w *walker) isDrifted(a *actor) bool {
-	return w.rollout.Spec.Waves[a.wave].NoDrift && w.turnOf(a) != nil && w.reports(a) && a.hasDrift() && a.isChecked()
+	return w.rollout.Spec.Waves[a.wave].NoDrift && w.turnOf(a) != nil && w.reports(a) && !a.edited && a.hasDrift() && a.isChecked()
 }
 
 // isChecked reports whether it has looked for drift since its last update.
