@@ -235,7 +235,7 @@ func Same(a, b autov1alpha1.RolloutRevision) bool {
 // newest of the earlier targets.
 func IsNameOfTarget(name string, status *autov1alpha1.StackRolloutStatus) bool {
 	named, target := autov1alpha1.RolloutRevision{Revision: name}, status.Target.RolloutRevision
-	if Same(named, target) {
+	if name != "" && name == target.Revision || Same(named, target) { // of 10,000 Stacks, nearly all have exactly this name
 		return true
 	}
 	for _, earlier := range status.Earlier {
