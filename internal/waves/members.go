@@ -142,12 +142,13 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 	applied := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAppliedRevision, Digest: m.Succeeded}
 	m.Changed = last != nil && IsNameOfTarget(last.Revision, status)
 	attempted := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAttemptedRevision, Digest: m.Has}
-	m.HasTarget = same(applied, target) && same(attempted, target)
+	isApplied := same(applied, target)
+	m.HasTarget = isApplied && (attempted == applied || same(attempted, target))
 	switch {
 	case stack.Spec.Suspend || stack.IsPreview() || !stack.DeletionTimestamp.IsZero():
 		m.State = LeftOut
 	// That it is ready says nothing alone: it may be so with another revision.
-	case same(applied, target) && stack.Status.ObservedGeneration == stack.Generation && isReady(stack):
+	case isApplied && stack.Status.ObservedGeneration == stack.Generation && isReady(stack):
 		m.State = m.done()
 	case last != nil && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Interruptions == 0 &&
 		last.Reason != autov1alpha1.AwaitingResourcesReason && ranTarget(stack, rollout, status):

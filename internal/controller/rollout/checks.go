@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -48,14 +49,13 @@ func (r *Reconciler) checksOf(
 	if len(verdicts) > 2*len(stacks) {
 		clear(verdicts) // most of these Stacks are gone
 	}
-	byName, unreadable, start := make(map[types.NamespacedName]*pulumiv1.Stack, len(stacks)), map[types.NamespacedName]error{}, time.Now()
-	for _, stack := range stacks {
-		name := client.ObjectKeyFromObject(stack)
-		byName[name] = stack
+	whole, unreadable, start := map[types.NamespacedName]*pulumiv1.Stack{}, map[types.NamespacedName]error{}, time.Now()
+	for i := 0; i < len(stacks) && len(verdicts) > 0; i++ {
+		stack, name := stacks[i], client.ObjectKeyFromObject(stacks[i])
 		if had, found := verdicts[stack.UID]; found && had.expression == "" && had.version == stack.ResourceVersion && time.Since(start) < readBudget {
-			switch whole, err := r.wholeOf(ctx, name); {
+			switch read, err := r.wholeOf(ctx, name); {
 			case err == nil:
-				byName[name] = whole
+				whole[name] = read
 				delete(verdicts, stack.UID) // nobody may ask for it any longer
 			case apierrors.IsForbidden(err), errors.As(err, new(*informercache.TooLargeError)):
 				unreadable[name] = err
@@ -64,9 +64,18 @@ func (r *Reconciler) checksOf(
 			}
 		}
 	}
+	// Most StackRollouts ask for none, and it takes as long as half of the decision.
+	byName := sync.OnceValue(func() map[types.NamespacedName]*pulumiv1.Stack {
+		found := make(map[types.NamespacedName]*pulumiv1.Stack, len(stacks))
+		for _, stack := range stacks {
+			found[client.ObjectKeyFromObject(stack)] = stack
+		}
+		maps.Copy(found, whole)
+		return found
+	})
 	spent, evaluated := time.Since(start), false
 	return func(name types.NamespacedName, expression string) (problem string, known bool) {
-		stack := byName[name]
+		stack := byName()[name]
 		if had, found := verdicts[stack.UID]; found && had.version == stack.ResourceVersion && had.expression == expression {
 			return had.problem, true
 		}
