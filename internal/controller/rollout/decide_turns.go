@@ -313,9 +313,10 @@ func (w *walk) laterDependency() (m, other *waves.Member) {
 	return nil, nil
 }
 
-// offeredSince returns since when all sources that offer the target do so, or a later time.
+// offeredSince returns since when all sources that offer the target do so, or a later time. One that is not over counts for nothing: a tenant may have
+// written it.
 func (w *walk) offeredSince() time.Time {
-	if since := w.status.Target.Since.Time; since.After(w.published) {
+	if since := w.status.Target.Since.Time; since.After(w.published) || w.published.After(w.now) {
 		return since
 	}
 	return w.published

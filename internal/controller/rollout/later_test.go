@@ -74,6 +74,15 @@ func TestDependencyInALaterWaveWaitsForItsSource(t *testing.T) {
 	f.Expect(f.decide().reason).To(Equal(autov1alpha1.DependencyInLaterWaveReason))
 }
 
+func TestSourceThatPublishesInTheFutureHidesNoDependencyInALaterWave(t *testing.T) {
+	f, _ := reversed(t)
+	f.published = f.now.Add(24 * time.Hour)
+	f.offers("b")
+	f.Expect(f.last.after).To(Equal(compareGrace))
+	f.now = f.now.Add(compareGrace)
+	f.Expect(f.decide().reason).To(Equal(autov1alpha1.DependencyInLaterWaveReason))
+}
+
 func TestDependencyInALaterWaveThatWasNeverDeployed(t *testing.T) {
 	f, later := reversed(t)
 	later.Status = pulumiv1.StackStatus{}
