@@ -40,7 +40,7 @@ var justReconciled = []string{
 
 func TestEveryReasonOfAStackHasAnAction(t *testing.T) {
 	g := NewWithT(t)
-	rows := reasons.Tables()[0].Rows
+	rows := reasons.Of("Stack").Rows
 	g.Expect(rows).NotTo(BeEmpty())
 	for _, row := range rows {
 		plain := actionOf(&pulumiv1.Stack{}, row.Reason) == string(pulumiv1.ReconcileAction)

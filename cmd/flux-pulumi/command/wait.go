@@ -155,7 +155,7 @@ func reached(stack, asked *pulumiv1.Stack, request string, ago time.Duration) (b
 
 // startsAnother reports whether a request starts another update of a Stack that is Stalled with the reason.
 func startsAnother(reason string) bool {
-	row := reasons.Tables()[0].Row(reason)
+	row := reasons.Of("Stack").Row(reason)
 	return row != nil && row.StartsAnother
 }
 

@@ -133,7 +133,7 @@ func findWakers(t *testing.T) wakers {
 
 // problemsOfUpdates are the reasons of Updates that wait, without those of steps that end by themselves.
 func problemsOfUpdates() (problems []string) {
-	updates := reasons.Tables()[1]
+	updates := reasons.Of("Update")
 	for reason := range updates.Wakers() {
 		update := updating(metav1.Condition{Type: autov1alpha1.UpdateProgressing, Status: metav1.ConditionFalse, Reason: reason, Message: "why"}).update
 		shown, message := update.WaitingProblem()

@@ -82,7 +82,7 @@ const (
 	UpdateConstants = "api/auto/v1alpha1/zz_generated.reasons.go"
 )
 
-// Tables returns the tables of all kinds, the first one for Stacks.
+// Tables returns the tables of all kinds.
 func Tables() []Table {
 	return []Table{
 		{Kind: "Stack", Constants: StackConstants, Rows: stackRows, wakers: "stack"},
@@ -92,6 +92,12 @@ func Tables() []Table {
 		{Kind: "Program", Constants: StackConstants, Rows: programRows},
 		{Kind: "StackRollout", Constants: UpdateConstants, Rows: rolloutRows},
 	}
+}
+
+// Of returns the table of a kind, which must have one.
+func Of(kind string) *Table {
+	tables := Tables()
+	return &tables[slices.IndexFunc(tables, func(table Table) bool { return table.Kind == kind })]
 }
 
 // Row returns the row of a reason; nil when there is none.
@@ -125,14 +131,13 @@ func Find(kind, reason string) (Explanation, bool) {
 
 // All returns the explanations of all reasons.
 var All = sync.OnceValue(func() (all []Explanation) {
-	tables := Tables()
-	for _, table := range tables {
+	for _, table := range Tables() {
 		wakers := table.Wakers()
 		for _, row := range table.Rows {
 			all = append(all, explain(table.Kind, &row, row.Wakes(wakers[row.Reason])))
 			delete(wakers, row.Reason)
 		}
-		for _, row := range tables[0].Rows {
+		for _, row := range Of("Stack").Rows {
 			if names, shared := wakers[row.Reason]; shared {
 				all = append(all, explain(table.Kind, &row, WakerNames(names)))
 			}

@@ -259,7 +259,7 @@ func TestStackIsProgressingUntilItsRequestIsHandled(t *testing.T) {
 				Equal(argocd.Health{Status: "Progressing", Message: "An update is requested. why"}))
 		}
 	}
-	for _, row := range reasons.Tables()[0].Rows {
+	for _, row := range reasons.Of("Stack").Rows {
 		want := "Degraded"
 		switch {
 		case row.StartsAnother:

@@ -42,7 +42,7 @@ func TestAlertsPageHasTheEventOfEachReason(t *testing.T) {
 	g.Expect(found).To(BeTrue())
 	table := &strings.Builder{}
 	fmt.Fprintf(table, "%s%s\n\n| reason | event | when |\n|---|---|---|\n", before, alertsTable)
-	for _, row := range reasons.Tables()[0].Rows {
+	for _, row := range reasons.Of("Stack").Rows {
 		name, when := row.Reason, "within a minute"
 		if other := eventNames[row.Reason]; other != "" {
 			name = other

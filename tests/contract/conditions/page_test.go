@@ -72,7 +72,7 @@ func shared(t *testing.T, page *strings.Builder, table reasons.Table, wakers map
 		return
 	}
 	page.WriteString(sharing)
-	for _, row := range reasons.Tables()[0].Rows {
+	for _, row := range reasons.Of("Stack").Rows {
 		all, found := wakers[row.Reason]
 		if !found {
 			continue

@@ -38,7 +38,7 @@ func TestSpecificationHasTheSituationsOfAStack(t *testing.T) {
 	_, rows, found := strings.Cut(string(page), "| situation | Ready | Reconciling | Stalled | what wakes the Stack |\n|---|---|---|---|---|\n")
 	g.Expect(found).To(BeTrue())
 	rows, _, _ = strings.Cut(rows, "\n\n")
-	stacks := reasons.Tables()[0]
+	stacks := reasons.Of("Stack")
 	shown := map[string]bool{}
 	for line := range strings.Lines(rows) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
