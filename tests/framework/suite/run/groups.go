@@ -36,7 +36,8 @@ type group struct {
 func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 	flags := []string{"-count=1", "-vet=off", "-ldflags=-w"}
 	if short {
-		flags = append(flags, "-short", "-timeout=10m")
+		// On a new machine, a package first compiles what its tests run, beside others that do the same.
+		flags = append(flags, "-short", "-timeout=30m")
 	} else {
 		flags = append(flags, "-timeout=60m")
 	}
