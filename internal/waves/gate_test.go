@@ -253,17 +253,17 @@ func TestAssign(t *testing.T) {
 		}
 		return counts
 	}
-	orders := make([]*int64, len(all))
-	g.Expect(Assign(members, all, digestA, orders)).To(Succeed())
+	bounds := make([]Bound, len(all))
+	g.Expect(Assign(members, all, digestA, bounds)).To(Succeed())
 	g.Expect(count(members)).To(Equal([]int{10, 0, 9, 81}))
 	g.Expect(slices.IsSortedFunc(members, func(a, b *Member) int { return a.Wave - b.Wave })).To(BeTrue())
 	firstThird := members[10].Name
 
 	again := slices.Clone(members)
 	slices.Reverse(again)
-	g.Expect(Assign(again, all, digestA, orders)).To(Succeed())
+	g.Expect(Assign(again, all, digestA, bounds)).To(Succeed())
 	g.Expect(again).To(Equal(members), "the order is that of the target, not that of the list")
-	g.Expect(Assign(again, all, digestB, make([]*int64, len(all)))).To(Succeed())
+	g.Expect(Assign(again, all, digestB, make([]Bound, len(all)))).To(Succeed())
 	g.Expect(again[10].Name).NotTo(Equal(firstThird))
 	byNamespace := []autov1alpha1.RolloutWave{
 		{Name: "both", Stacks: selects("a"), Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "test"}}},
@@ -273,15 +273,15 @@ func TestAssign(t *testing.T) {
 	for i, m := range members {
 		m.NamespaceLabels = map[string]string{"env": []string{"test", "production"}[i%2]}
 	}
-	g.Expect(Assign(members, byNamespace, digestA, make([]*int64, 3))).To(Succeed())
+	g.Expect(Assign(members, byNamespace, digestA, make([]Bound, 3))).To(Succeed())
 	for _, m := range members {
 		g.Expect(m.Wave == 0).To(Equal(m.Labels["tier"] == "a" && m.NamespaceLabels["env"] == "test"))
 		g.Expect(m.Wave != 1 || m.NamespaceLabels["env"] == "test").To(BeTrue())
 	}
 	g.Expect(slices.IndexFunc(members, func(m *Member) bool { return m.Wave == 2 }) - slices.IndexFunc(members, func(m *Member) bool { return m.Wave == 1 })).To(Equal(20))
 	byNamespace[0].Namespaces.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
-	g.Expect(Assign(members, byNamespace, digestA, make([]*int64, 3))).To(MatchError(ContainSubstring(`wave "both"`)))
-	g.Expect(Assign(nil, all, digestA, make([]*int64, len(all)))).To(Succeed())
+	g.Expect(Assign(members, byNamespace, digestA, make([]Bound, 3))).To(MatchError(ContainSubstring(`wave "both"`)))
+	g.Expect(Assign(nil, all, digestA, make([]Bound, len(all)))).To(Succeed())
 }
 
 // A fleet that is created has few Stacks at first.
@@ -308,9 +308,9 @@ func TestLimitHoldsWhenStacksJoin(t *testing.T) {
 					members = append(members, &Member{UID: types.UID(fmt.Sprintf("uid-%03d", len(members))), State: Waiting})
 				}
 			}
-			orders := make([]*int64, 2)
+			bounds := make([]Bound, 2)
 			early := func() (chosen []*Member) {
-				g.Expect(Assign(members, all, digestA, orders)).To(Succeed())
+				g.Expect(Assign(members, all, digestA, bounds)).To(Succeed())
 				for _, m := range members {
 					if m.Wave == 0 {
 						chosen = append(chosen, m)
@@ -330,10 +330,10 @@ func TestLimitHoldsWhenStacksJoin(t *testing.T) {
 				return
 			}
 			g.Expect(len(now)).To(BeNumerically("<=", test.chosen))
-			bound := *orders[0]
+			bound := *bounds[0].Place
 			members = slices.DeleteFunc(members, func(m *Member) bool { return m == now[0] })
 			g.Expect(early()).To(Equal(now[1:]), "nobody takes the place of one that leaves")
-			g.Expect(*orders[0]).To(Equal(bound))
+			g.Expect(*bounds[0].Place).To(Equal(bound))
 		})
 	}
 }

@@ -132,13 +132,8 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 		return m
 	}
 	m.Drift = driftOf(stack)
-	target, last, same := status.Target.RolloutRevision, stack.Status.LastUpdate, Same
-	if hasSourceOf(stack, rollout) {
-		same = SameArtifact
-	}
-	if plan := stack.Status.Plan; plan != nil && plan.State == pulumiv1.PlanApproved {
-		m.Approved = same(autov1alpha1.RolloutRevision{Revision: plan.Revision, Digest: plan.Commit}, target)
-	}
+	target, last, same := status.Target.RolloutRevision, stack.Status.LastUpdate, comparisonFor(stack, rollout)
+	m.Approved = stack.Status.Plan != nil && stack.Status.Plan.State == pulumiv1.PlanApproved && IsPlanOfTarget(stack, rollout, status)
 	applied := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAppliedRevision, Digest: m.Succeeded}
 	m.Changed = last != nil && IsNameOfTarget(last.Revision, status)
 	attempted := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAttemptedRevision, Digest: m.Has}
@@ -160,6 +155,20 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 		m.State = Settling
 	}
 	return m
+}
+
+// IsPlanOfTarget reports whether the plan of the Stack, which has one, is for the target of its StackRollout.
+func IsPlanOfTarget(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *autov1alpha1.StackRolloutStatus) bool {
+	plan := autov1alpha1.RolloutRevision{Revision: stack.Status.Plan.Revision, Digest: stack.Status.Plan.Commit}
+	return status.Target != nil && comparisonFor(stack, rollout)(plan, status.Target.RolloutRevision)
+}
+
+// comparisonFor returns the function that says whether the Stack has the target: of the source of the StackRollout, it has the same artifact.
+func comparisonFor(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout) func(_, target autov1alpha1.RolloutRevision) bool {
+	if hasSourceOf(stack, rollout) {
+		return SameArtifact
+	}
+	return Same
 }
 
 // Turns returns the Stacks that have a turn.
@@ -228,9 +237,17 @@ func dependenciesOf(stack *pulumiv1.Stack) (keys []types.NamespacedName) {
 	return append(keys, autov1alpha1.StacksOf(stack.Namespace, stack.Spec.Inputs)...)
 }
 
+// Bound says which Stacks a wave with a limit has.
+type Bound struct {
+	// Place is that of the last of them in the order of the target; nil before they are chosen.
+	Place *int64
+	// Kept is true when no others are chosen, even if all of them have left.
+	Kept bool
+}
+
 // Assign sets the wave of each member, and sorts them by their waves and, within a wave, by their places in an order that is random and
-// another one for each target. orders has the bounds of waves with a limit that were computed for this target before, and gets those of now.
-func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, orders []*int64) error {
+// another one for each target. bounds has those that were computed for this target before, one for each wave, and gets those of now.
+func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, bounds []Bound) error {
 	for _, m := range members {
 		m.Wave, m.Place = len(waves)-1, placeOf(m.UID, target)
 	}
@@ -253,10 +270,8 @@ func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, 
 			}
 		}
 		if waves[w].Limit != nil {
-			if len(selected) > 0 {
-				orders[w] = boundOf(selected, portion(waves[w].Limit, len(selected), 1), orders[w])
-			}
-			selected = slices.DeleteFunc(selected, func(m *Member) bool { return orders[w] == nil || m.Place > *orders[w] })
+			bounds[w].draw(selected, waves[w].Limit)
+			selected = slices.DeleteFunc(selected, func(m *Member) bool { return !bounds[w].has(m) })
 		}
 		for _, m := range selected {
 			m.Wave = w - len(waves) // so that it does not count as one of the last wave
@@ -271,22 +286,56 @@ func Assign(members []*Member, waves []autov1alpha1.RolloutWave, target string, 
 	return nil
 }
 
-// boundOf returns the place of the last Stack in a wave of so many of the selected ones, which are sorted by their places. had is the bound that it
-// had before; nil for none. That one stays, so that Stacks that come and go move no other Stack to another wave, until the wave would have too many:
-// then the last of them that have nothing of the target yet come later.
-func boundOf(selected []*Member, most int, had *int64) *int64 {
-	switch {
-	case had == nil:
-		return new(selected[most-1].Place)
-	case len(selected) == most || selected[most].Place > *had:
-		return had
-	}
-	for _, m := range slices.Backward(selected[most:]) {
-		if m.Place <= *had && m.hasBegun() {
-			return new(m.Place)
+func (b *Bound) has(m *Member) bool { return b.Place != nil && m.Place <= *b.Place }
+
+// draw chooses Stacks from the selected ones, which are sorted by their places; the limit counts those that are not left out. A bound stays, so
+// that Stacks that come and go move no other Stack to another wave, until the wave would have too many: then the last of them that have nothing
+// of the target yet come later. It also moves when the wave would try the target with no Stack at all.
+func (b *Bound) draw(selected []*Member, limit *intstr.IntOrString) {
+	var able []*Member
+	counted, within := 0, 0
+	tries := b.Kept
+	for _, m := range selected {
+		isAble := m.State != LeftOut && m.State != BrokenBefore
+		if isAble {
+			able = append(able, m)
+		}
+		if m.State != LeftOut {
+			counted++
+		}
+		if b.has(m) {
+			tries = tries || isAble || m.HasTarget || m.State == LeftOut && m.HasTurn && m.Begun
+			if m.State != LeftOut {
+				within++
+			}
 		}
 	}
-	return new(selected[most-1].Place)
+	most := portion(limit, counted, 1)
+	switch {
+	case b.Place == nil || !tries:
+		if len(able) > 0 {
+			b.Place = new(able[min(most, len(able))-1].Place)
+		}
+	case within > most:
+		b.shrink(selected, most)
+	}
+}
+
+// shrink moves the bound so that the wave has so many Stacks that are not left out, and those that have begun.
+func (b *Bound) shrink(selected []*Member, most int) {
+	place, within := int64(0), 0
+	for _, m := range selected {
+		if !b.has(m) {
+			break
+		}
+		if m.State != LeftOut {
+			within++
+		}
+		if within <= most || m.hasBegun() {
+			place = m.Place
+		}
+	}
+	b.Place = &place
 }
 
 // hasBegun reports whether the Stack has something of the target, or may have it now.
@@ -340,6 +389,9 @@ func portion(value *intstr.IntOrString, all, least int) int {
 	}
 	return max(min(scaled, all), least)
 }
+
+// CountOf returns how many Stacks of the wave count.
+func CountOf(wave *autov1alpha1.RolloutWaveStatus) int { return int(wave.Stacks - wave.LeftOut) }
 
 // MaxConcurrent returns how many Stacks of the wave, which has so many, are updated at once.
 func MaxConcurrent(spec *autov1alpha1.StackRolloutSpec, wave *autov1alpha1.RolloutWave, stacks int) int {

@@ -72,10 +72,10 @@ func (f *finder) waveOf(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollou
 	if status.Target == nil || len(status.Waves) != len(all) {
 		return -1
 	}
-	orders := make([]*int64, len(all))
+	bounds := make([]waves.Bound, len(all))
 	for i := range all {
 		decided := &status.Waves[i]
-		orders[i] = decided.Order
+		bounds[i] = waves.Bound{Place: decided.Order, Kept: true}
 		if decided.Name != all[i].Name || all[i].Limit != nil && (decided.Order == nil || decided.Limit != all[i].Limit.String()) {
 			return -1
 		}
@@ -88,7 +88,7 @@ func (f *finder) waveOf(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollou
 		}
 		member.NamespaceLabels = found
 	}
-	if waves.Assign([]*waves.Member{member}, all, cmp.Or(status.Target.Digest, status.Target.Revision), orders) != nil {
+	if waves.Assign([]*waves.Member{member}, all, cmp.Or(status.Target.Digest, status.Target.Revision), bounds) != nil {
 		return -1 // the StackRollout says what is wrong with its selectors
 	}
 	return member.Wave

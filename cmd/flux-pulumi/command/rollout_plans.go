@@ -122,7 +122,7 @@ func (s *session) shapesOf(ctx context.Context, c *cluster, rollout *autov1alpha
 	group.SetLimit(readers)
 	for i, name := range names {
 		group.Go(func() error {
-			found[i], problems[i] = c.pendingPlanOf(groupCtx, name, rollout.Status.Target.RolloutRevision)
+			found[i], problems[i] = c.pendingPlanOf(groupCtx, name, rollout)
 			return nil
 		})
 	}
@@ -150,15 +150,15 @@ func (s *session) shapesOf(ctx context.Context, c *cluster, rollout *autov1alpha
 	return sorted, ctx.Err()
 }
 
-// pendingPlanOf returns the plan of the Stack if it is one of the revision and waits for approval; nil otherwise.
-func (c *cluster) pendingPlanOf(ctx context.Context, name string, target autov1alpha1.RolloutRevision) (*pendingPlan, error) {
+// pendingPlanOf returns the plan of the Stack if it is one of the target and waits for approval; nil otherwise.
+func (c *cluster) pendingPlanOf(ctx context.Context, name string, rollout *autov1alpha1.StackRollout) (*pendingPlan, error) {
 	namespace, name, _ := strings.Cut(name, "/")
 	stack := &pulumiv1.Stack{}
 	if err := c.read(ctx, client.ObjectKey{Namespace: namespace, Name: name}, stack); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	plan := stack.Status.Plan
-	if plan == nil || plan.State != pulumiv1.PlanPending || !waves.Same(target, autov1alpha1.RolloutRevision{Revision: plan.Commit, Digest: plan.Commit}) {
+	if plan == nil || plan.State != pulumiv1.PlanPending || !waves.IsPlanOfTarget(stack, rollout, &rollout.Status) {
 		return nil, nil
 	}
 	update, err := c.planOf(ctx, stack)

@@ -108,7 +108,7 @@ func nextTurns(rollout *autov1alpha1.StackRollout) string {
 		wave, entry := &spec.Waves[i], &status.Waves[i]
 		if entry.Waiting > 0 && entry.Name == wave.Name {
 			return fmt.Sprintf("%d more turns in wave %s, at most %d at once; maxFailures is %d",
-				entry.Waiting, wave.Name, waves.MaxConcurrent(spec, wave, int(entry.Stacks)), waves.MaxFailures(spec, wave, int(entry.Stacks)))
+				entry.Waiting, wave.Name, waves.MaxConcurrent(spec, wave, waves.CountOf(entry)), waves.MaxFailures(spec, wave, waves.CountOf(entry)))
 		}
 	}
 	return ""

@@ -301,20 +301,21 @@ func (w *walk) waveNamed(name string) *autov1alpha1.RolloutWaveStatus {
 // assign finds the wave of each Stack. The status gets an entry for each wave, with what the entry of that name had. A wave that has none may have
 // another name by now: it goes on with the soak of one that is gone, and soaks since its last update to the target.
 func (w *walk) assign() error {
-	entries, orders := make([]autov1alpha1.RolloutWaveStatus, len(w.spec.Waves)), make([]*int64, len(w.spec.Waves))
+	entries, bounds := make([]autov1alpha1.RolloutWaveStatus, len(w.spec.Waves)), make([]waves.Bound, len(w.spec.Waves))
 	for i := range entries {
 		entries[i] = autov1alpha1.RolloutWaveStatus{Name: w.spec.Waves[i].Name, State: autov1alpha1.RolloutWavePending}
 		if had := w.waveNamed(entries[i].Name); had != nil {
 			entries[i].SoakingSince = w.past(had.SoakingSince)
 			if limit := w.spec.Waves[i].Limit; limit != nil && had.Limit == limit.String() {
-				orders[i] = had.Order
+				was := w.stateBefore(had.Name)
+				bounds[i] = waves.Bound{Place: had.Order, Kept: was == autov1alpha1.RolloutWaveSoaking || was == autov1alpha1.RolloutWaveComplete}
 			}
 		}
 	}
 	lost, isNew := len(w.status.Waves) == 0, w.inheritSoak(entries)
 	w.status.Waves = entries
 	target := w.status.Target
-	if err := waves.Assign(w.members, w.spec.Waves, cmp.Or(target.Digest, target.Revision), orders); err != nil {
+	if err := waves.Assign(w.members, w.spec.Waves, cmp.Or(target.Digest, target.Revision), bounds); err != nil {
 		return err
 	}
 	w.byWave = make([][]*waves.Member, len(entries))
@@ -331,7 +332,7 @@ func (w *walk) assign() error {
 		}
 	}
 	for i := range entries {
-		if entries[i].Order = orders[i]; orders[i] != nil {
+		if entries[i].Order = bounds[i].Place; entries[i].Order != nil {
 			entries[i].Limit = w.spec.Waves[i].Limit.String()
 		}
 	}

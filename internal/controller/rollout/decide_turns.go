@@ -153,7 +153,7 @@ func (w *walk) giveTurns(open openWave) {
 		}
 	}
 	for i := 0; i <= open.index; i++ {
-		most := waves.MaxConcurrent(w.spec, &w.spec.Waves[i], len(w.byWave[i]))
+		most := waves.MaxConcurrent(w.spec, &w.spec.Waves[i], waves.CountOf(&w.status.Waves[i]))
 		for _, m := range w.byWave[i] {
 			if active >= most {
 				break

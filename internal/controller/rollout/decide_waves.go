@@ -49,8 +49,8 @@ func (w *walk) judgeWaves() openWave {
 		}
 		w.soakAgain(entry, members)
 		open.done += int(entry.Updated + entry.Unchanged)
-		all += int(entry.Stacks - entry.LeftOut)
-		allowed := waves.MaxFailures(w.spec, &w.spec.Waves[i], len(members))
+		all += waves.CountOf(entry)
+		allowed := waves.MaxFailures(w.spec, &w.spec.Waves[i], waves.CountOf(entry))
 		if int(entry.Failing) > allowed && open.halted == "" && (i <= open.index || wasOpen) {
 			open.halted, open.failing, open.allowed, open.hopeless = entry.Name, int(entry.Failing), allowed, stalled
 		}

@@ -37,7 +37,9 @@ func TestPlansThatDoTheSameAreApprovedTogether(t *testing.T) {
 	p.ChangeStack("other", join)
 	remote.ChangeStack("remote", join)
 	p.says(0, "rollout plans all", "no plan of StackRollout all waits for approval")
-	p.commit(pair(p.Name, "b", "new"))
+	files := pair(p.Name, "b", "new")
+	files["notes"] = "not in the artifact of the other source"
+	p.commit(files)
 	p.Succeed(system.Fetch(p.Context(), p.app))
 	p.Succeed(system.Fetch(p.Context(), &localsystem.App{Namespace: remote.Name, Name: p.Name}))
 	pending := func(s *pulumiv1.Stack) bool {
@@ -45,7 +47,7 @@ func TestPlansThatDoTheSameAreApprovedTogether(t *testing.T) {
 	}
 	p.AwaitStack(p.Name, pending)
 	p.AwaitStack("other", pending)
-	remote.AwaitStack("remote", pending)
+	p.Expect(remote.AwaitStack("remote", pending).Status.Plan.Commit).NotTo(Equal(p.AwaitStack(p.Name, pending).Status.Plan.Commit))
 	var shape string
 	p.Eventually(func(g Gomega) {
 		answer := ask(p.Fixture, "rollout", "plans", "all")
@@ -79,12 +81,13 @@ func TestPlansThatDoTheSameAreApprovedTogether(t *testing.T) {
 	remote.AwaitStack("remote", applied)
 }
 
-// remote returns a fixture for another namespace, with a source of the same repository and a ready Stack.
+// remote returns a fixture for another namespace, with a source of the same repository that packs less of it, and a ready Stack.
 func (p *fixture) remote() *systemtest.Fixture {
 	p.Helper()
 	remote := systemtest.New(p.T, system, p.Name+"-remote", systemtest.Patience)
 	source := &sourcev1.GitRepository{}
 	p.Get(p.Name, source)
+	source.Spec.Ignore = new("/notes")
 	stack := system.NewStack(remote.Name, "remote", sourcev1.GitRepositoryKind)
 	stack.Spec.Stack, stack.Spec.FluxSource.SourceRef.Name = "remote", p.Name
 	remote.Enter(map[string]string{localsystem.PassphraseKey: "another horse"},
