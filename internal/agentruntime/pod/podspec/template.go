@@ -96,6 +96,7 @@ func generated(workspace *autov1alpha1.Workspace, settings Settings) corev1.PodS
 	spec := corev1.PodSpec{
 		ServiceAccountName:            workspace.GetServiceAccountName(),
 		TerminationGracePeriodSeconds: ptr.To[int64](defaultTerminationGrace),
+		NodeSelector:                  map[string]string{corev1.LabelOSStable: string(corev1.Linux)}, // also where Windows nodes have no taint
 		SecurityContext:               podSecurity(profile),
 		Containers:                    []corev1.Container{pulumiContainer(workspace)},
 		Volumes: []corev1.Volume{
