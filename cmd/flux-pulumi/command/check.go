@@ -146,6 +146,11 @@ func (s *session) checkDefinitions(ctx context.Context, c *cluster) (missing []s
 			s.log.Warning("the definitions cannot be compared with those of this version: %s", err)
 			return missing
 		}
+		if isBeingDeleted(found) {
+			s.log.Failure("%s is being deleted, with all objects of its kind", definition.GetName())
+			missing = append(missing, definition.GetName()+" is being deleted")
+			continue
+		}
 		lacks := missingFields(schemas(found), schemas(definition), "")
 		switch {
 		case len(lacks) == 0:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -70,6 +71,34 @@ func (s *session) connect() (*cluster, error) {
 		return nil, fmt.Errorf("prepare calls of the API server: %w", err)
 	}
 	return &cluster{client: caller, config: config, namespace: namespace, chunkSize: defaultChunkSize}, nil
+}
+
+// login runs the credential plugin of the kubeconfig, if there is one, which may ask the user something: without this, the time of the first call
+// would end meanwhile. It calls no API server. client-go keeps the credentials for the calls that follow.
+func (c *cluster) login(ctx context.Context) error {
+	if c.config.ExecProvider == nil {
+		return nil
+	}
+	transport, err := c.config.TransportConfig()
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.config.Host, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	response, err := transport.WrapTransport(unsent{}).RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("log in to the cluster: %w", err)
+	}
+	return response.Body.Close()
+}
+
+// unsent answers a request without sending it.
+type unsent struct{}
+
+func (unsent) RoundTrip(request *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: request}, nil
 }
 
 // key is the name of an object in the namespace of the command line.

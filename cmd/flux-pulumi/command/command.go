@@ -212,6 +212,9 @@ func (s *session) onCluster(run func(ctx context.Context, c *cluster, args []str
 		if err != nil {
 			return err
 		}
+		if err := c.login(cmd.Context()); err != nil {
+			return err
+		}
 		return run(cmd.Context(), c, args)
 	}
 }

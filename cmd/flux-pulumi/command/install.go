@@ -196,8 +196,12 @@ func checkOther(deployment *appsv1.Deployment) error {
 func (c *cluster) tryAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	var problems []string
 	for _, object := range objects {
-		if err := c.apply(ctx, object.DeepCopy(), client.DryRunAll); err != nil {
+		answer := object.DeepCopy()
+		switch err := c.apply(ctx, answer, client.DryRunAll); {
+		case err != nil:
 			problems = append(problems, err.Error())
+		case isBeingDeleted(answer): // the API server would accept changes until it is gone
+			problems = append(problems, named(object)+" is being deleted: install again when it is gone, which it is after all objects that belong to it")
 		}
 	}
 	if len(problems) == 0 {
@@ -205,6 +209,8 @@ func (c *cluster) tryAll(ctx context.Context, objects []*unstructured.Unstructur
 	}
 	return fmt.Errorf("nothing was changed: %s", shorten(problems))
 }
+
+func isBeingDeleted(object client.Object) bool { return !object.GetDeletionTimestamp().IsZero() }
 
 // shorten joins the first lines of a list.
 func shorten(all []string) string {

@@ -77,6 +77,8 @@ func (s *session) beginQuickstart(ctx context.Context, c *cluster, image string,
 	switch found, err := c.quickstartNamespace(ctx); {
 	case err != nil:
 		return err
+	case found != nil && isBeingDeleted(found):
+		return fmt.Errorf("the namespace %s is being deleted: try again when it is gone", quickstartNamespace)
 	case found == nil:
 		if err := c.checkStorage(ctx); err != nil {
 			return err
@@ -90,6 +92,12 @@ func (s *session) beginQuickstart(ctx context.Context, c *cluster, image string,
 	for _, object := range quickstartObjects(image) {
 		switch err := c.create(ctx, object); {
 		case apierrors.IsAlreadyExists(err):
+			if err := c.read(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+				return err
+			}
+			if isBeingDeleted(object) {
+				return fmt.Errorf("%s %s is being deleted: try again when it is gone", c.kindOf(object), object.GetName())
+			}
 			s.log.Step("%s is there already", c.kindOf(object)+" "+object.GetName())
 		case err != nil:
 			return err

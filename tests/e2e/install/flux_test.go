@@ -215,16 +215,22 @@ func TestTheFluxOperatorCreatesTheObjectsThatInstallTheController(t *testing.T) 
 // controller.
 func installer(t *testing.T, cp *controlplane.ControlPlane) func(args ...string) string {
 	return func(args ...string) string {
-		var output strings.Builder
-		environment := command.Environment{
-			Version: "v1.2.3", Program: "flux-pulumi", In: strings.NewReader(""), Out: &output, Err: &output, Now: time.Now,
-			ControllerImage: "stack-controller/stack-controller:v2", AgentImage: "stack-controller/stack-controller-agent:v2",
-			Getenv: func(string) string { return "" },
-		}
-		code := command.Main(t.Context(), environment, append([]string{"install", "--timeout=1s", "--kubeconfig=" + cp.KubeconfigPath}, args...))
+		output, code := fluxPulumi(t, cp, append([]string{"install", "--timeout=1s"}, args...)...)
 		NewWithT(t).Expect(code).NotTo(BeZero())
-		return output.String()
+		return output
 	}
+}
+
+// fluxPulumi runs the command line, and returns what it prints and its exit code.
+func fluxPulumi(t *testing.T, cp *controlplane.ControlPlane, args ...string) (printed string, code int) {
+	var output strings.Builder
+	environment := command.Environment{
+		Version: "v1.2.3", Program: "flux-pulumi", In: strings.NewReader(""), Out: &output, Err: &output, Now: time.Now,
+		ControllerImage: "stack-controller/stack-controller:v2", AgentImage: "stack-controller/stack-controller-agent:v2",
+		Getenv: func(string) string { return "" },
+	}
+	code = command.Main(t.Context(), environment, append(args, "--kubeconfig="+cp.KubeconfigPath))
+	return output.String(), code
 }
 
 func TestTheCommandLineSaysWhatIsMissingOfFluxBeforeItInstalls(t *testing.T) {
@@ -246,6 +252,20 @@ func TestTheCommandLineSaysWhatIsMissingOfFluxBeforeItInstalls(t *testing.T) {
 	kubectl("create", "namespace", "flux-system")
 	g.Expect(install()).To(And(ContainSubstring("Flux's source-controller is not installed: Stacks can use git and Programs, but no Flux sources."),
 		ContainSubstring("objects are applied")))
+
+	// A Stack with a finalizer keeps its definition, which goes with the last of them.
+	_, err = cp.Kubectl(ctx, "apply", "--server-side", "--filename="+inRepository("tests", "e2e", "install", "testdata", "kept-stack.yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	kubectl("delete", "crd", "stacks.pulumi.com", "--wait=false")
+	g.Expect(install("--force")).To(And(
+		ContainSubstring("nothing was changed: CustomResourceDefinition stacks.pulumi.com is being deleted: install again when it is gone"),
+		Not(ContainSubstring("objects are applied"))))
+	checked, code := fluxPulumi(t, cp, "check")
+	g.Expect(code).NotTo(BeZero())
+	g.Expect(checked).To(ContainSubstring("stacks.pulumi.com is being deleted"))
+	kubectl("patch", "stack", "kept", "--namespace=default", "--type=json", `--patch=[{"op": "remove", "path": "/metadata/finalizers"}]`)
+	kubectl("wait", "crd", "stacks.pulumi.com", "--for=delete", "--timeout=60s")
+	g.Expect(install()).To(ContainSubstring("objects are applied"))
 
 	// Flux 2.5 has GitRepository v1, and OCIRepository v1beta2.
 	sources, err := controlplane.SourceCRDs(ctx)
