@@ -233,7 +233,7 @@ type StackUpdateStatus struct {
 	// +optional
 	Interruptions int64 `json:"interruptions,omitempty"`
 
-	// PendingOperations is true if an operation was cut off and none has succeeded since. Resources that it was creating may exist without
+	// PendingOperations is true if an operation failed or was cut off, and none has succeeded since. Resources that it was creating may exist without
 	// being in the state, so the next operation checks for them first.
 	// +optional
 	PendingOperations bool `json:"pendingOperations,omitempty"`

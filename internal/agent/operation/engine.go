@@ -138,15 +138,15 @@ func (o *operation) runCommand(ctx context.Context, c engineCommand) (*summary, 
 	stdout, stderr, closeLog := o.logStreams(o.findPermalink)
 	defer closeLog()
 	inv := &cli.Invocation{Args: c.args, Dir: o.dir, Env: o.env, Stdout: stdout, Stderr: stderr, Grace: o.cancelGrace()}
-	if c.changes {
-		o.record(inv)
-	}
 	progress := c.progress
 	if progress == nil {
 		progress = func(*summary) {}
 	}
 	withPreview := c.changes && o.usesPlanFile()
 	sum := &summary{redactor: o.redactor, withPreview: withPreview}
+	if c.changes {
+		defer o.record(inv)(sum)
+	}
 	during := func(event []byte) {
 		sum.planned.digest = c.plan.add(event)
 		if sum.add(event) {
@@ -163,16 +163,21 @@ func (o *operation) runCommand(ctx context.Context, c engineCommand) (*summary, 
 	return done, res, err
 }
 
-// record records the process of the invocation as one that changes the stack.
-func (o *operation) record(inv *cli.Invocation) {
+// record records the process of the invocation as one that changes the stack. The function that it returns is called when the process has ended
+// and all of its events are in the summary; that is empty for a command without events.
+func (o *operation) record(inv *cli.Invocation) func(*summary) {
+	var pid int
+	var res *cli.Result
 	inv.Started = o.stack.Started
-	inv.Ended = func(pid int, res cli.Result) {
+	inv.Ended = func(ended int, result cli.Result) { pid, res = ended, &result }
+	return func(sum *summary) {
 		// A process that was killed, or crashed, may have left its lock and pending operations, so its record stays.
-		if res.BySignal() || res.Terminated || panicked.MatchString(res.Stderr) || goPanicked.MatchString(res.Stderr) {
+		if res == nil || res.BySignal() || res.Terminated || panicked.MatchString(res.Stderr) || goPanicked.MatchString(res.Stderr) {
 			return
 		}
-		reason := classify(res, &summary{}).reason
-		o.stack.Ended(pid, res.Code == 0 || reason == agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED ||
+		// Whatever it says at the end, once the engine was at work it had the lock.
+		reason := classify(*res, &summary{}).reason
+		o.stack.Ended(pid, res.Code == 0 || sum.started || reason == agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED ||
 			reason == agentpb.FailureReason_FAILURE_REASON_AWAITING)
 	}
 }
@@ -301,7 +306,7 @@ func (o *operation) must(ctx context.Context, inv cli.Invocation, otherwise agen
 
 // mustChange is like must, for a command that changes the stack, and may leave something behind when it is killed.
 func (o *operation) mustChange(ctx context.Context, inv cli.Invocation, otherwise agentpb.FailureReason, what string) error {
-	o.record(&inv)
+	defer o.record(&inv)(&summary{})
 	return o.must(ctx, inv, otherwise, what)
 }
 

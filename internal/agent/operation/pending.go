@@ -25,8 +25,8 @@ const (
 	exportMemory = "128MiB"
 )
 
-// checkPending looks for what an earlier operation left half done when it was cut off, if this agent or the request knows of such an
-// operation.
+// checkPending looks for what an earlier operation left half done when it was cut off, or could not save what it had done, if this agent or the
+// request knows of such an operation.
 //
 // If the creation of a resource was cut off, checkPending refuses an update: the update would create the resource again, and nobody would
 // know about the first one. Pulumi keeps such an entry for ever. A destroy is carried out, but does not succeed, see proveDestroyed. If an
@@ -55,7 +55,7 @@ func (o *operation) checkPending(ctx context.Context) error {
 		return err
 	}
 	return failed(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED,
-		"an earlier update was killed while it created %s: another update could create it twice. %s", firstOf(facts.PendingCreates), repair)
+		"an earlier update did not finish creating %s: another update could create it twice. %s", firstOf(facts.PendingCreates), repair)
 }
 
 // repair says what to do about a pending create.
@@ -66,7 +66,7 @@ const repair = "See whether it exists, then import it or forget the attempt, wit
 func (o *operation) proveDestroyed(ctx context.Context, sum *summary) error {
 	if creates := o.pendingCreates(); len(creates) > 0 {
 		return failed(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED,
-			"all known resources are destroyed, but an earlier update was killed while it created %s, which may still exist. %s", firstOf(creates), repair)
+			"all known resources are destroyed, but an earlier update did not finish creating %s, which may still exist. %s", firstOf(creates), repair)
 	}
 	options := o.request.GetOptions()
 	if sum.changes["delete"] > 0 || len(options.GetTarget())+len(options.GetExclude()) > 0 || options.GetRemove() {

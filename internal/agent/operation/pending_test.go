@@ -61,7 +61,7 @@ func TestDestroyAfterAPendingCreateIsNoProofThatNothingIsLeft(t *testing.T) {
 	for range 2 {
 		operation := f.fail(agentpb.FailureReason_FAILURE_REASON_UPDATE_FAILED, destroy, afterInterruption, removed)
 		f.Expect(operation.GetMessage()).To(And(ContainSubstring("all known resources are destroyed"),
-			ContainSubstring("an earlier update was killed while it created urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("--clear-pending-creates")))
+			ContainSubstring("an earlier update did not finish creating urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("--clear-pending-creates")))
 		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("destroy ")), "the record of it stays")
 	}
 

@@ -122,8 +122,8 @@ func recordCorrection(stack *pulumiv1.Stack, current *pulumiv1.CurrentStackUpdat
 }
 
 // leavesPendingOperations reports whether pending operations may be in the state after the Update. An operation that was cut off can leave
-// some. A new agent does not know that, and the lock may have been removed or have expired. So the status of the Stack records it until an
-// operation succeeds.
+// some, and so can one that failed, whatever for: it may not have been able to save the state any longer. A new agent does not know that, and the
+// lock may have been removed or have expired. So the status of the Stack records it until an operation succeeds.
 func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.StackUpdateStatus) bool {
 	switch {
 	case update.ChangesNothing():
@@ -131,7 +131,8 @@ func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.Sta
 	case !update.HasFailed():
 		return false
 	}
-	return update.WasCutOff() || previous.PendingOperations
+	ran := !update.Status.NotRun && !update.WasLockedOut()
+	return ran || update.WasCutOff() || previous.PendingOperations
 }
 
 // mayHavePendingOperations reports whether pending operations may be in the state now. A Stack that has deployed something and has no

@@ -125,7 +125,7 @@ func TestOptionsReachTheAgent(t *testing.T) {
 	g.Expect(request.GetOptions().GetExpectNoRefreshChanges()).To(BeTrue())
 }
 
-func TestOnlyOperationsThatWereCutOffSinceTheLastSuccessAreInterrupted(t *testing.T) {
+func TestOnlyOperationsThatMayHaveLeftALockSinceTheLastSuccessAreInterrupted(t *testing.T) {
 	g := NewWithT(t)
 	at := func(minutes int) *metav1.Time {
 		return &metav1.Time{Time: testTime.Add(time.Duration(minutes) * time.Minute)}
@@ -152,13 +152,15 @@ func TestOnlyOperationsThatWereCutOffSinceTheLastSuccessAreInterrupted(t *testin
 		ran(0, autov1alpha1.InterruptedReason),
 		ran(10, ""),
 		ran(20, autov1alpha1.UpdateFailedReason),
+		ran(22, autov1alpha1.UpdateFailedReason, func(update *autov1alpha1.Update) { update.Status.NotRun = true }),
+		ran(24, autov1alpha1.UpdateConflictReason),
 		ran(30, autov1alpha1.InterruptedReason, unstarted),
 		ran(40, autov1alpha1.CanceledReason, unstarted, func(update *autov1alpha1.Update) { update.Status.NotRun = true }),
 		ran(50, autov1alpha1.InterruptedReason, func(update *autov1alpha1.Update) { update.Spec.StackName = "prod" }),
 		ran(55, autov1alpha1.InterruptedReason, func(update *autov1alpha1.Update) { update.Spec.Type = autov1alpha1.UpdateTypePreview }),
 		ran(57, "", func(update *autov1alpha1.Update) { update.Spec.Type = autov1alpha1.UpdateTypePreview }),
 	}, "dev")
-	g.Expect(periods).To(HaveExactElements(equalMessage(period(61, 65)), equalMessage(period(30, 35))))
+	g.Expect(periods).To(HaveExactElements(equalMessage(period(61, 65)), equalMessage(period(30, 35)), equalMessage(period(21, 25))))
 }
 
 func TestAnUpdateMayHaveRunUnlessItsAgentWasAsked(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/utils/ptr"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/agentpb"
 	"github.com/stack-controller/stack-controller/internal/controller/inputs"
@@ -100,7 +102,8 @@ func describeOperation(ctx context.Context, o *observation, values *inputReader)
 // maxPeriods is how many periods a request has at most.
 const maxPeriods = 16
 
-// interruptedPeriods returns when the operations of the stack ran that were cut off since one succeeded, the latest first. An Update that the
+// interruptedPeriods returns when the operations of the stack ran that may have left a lock since one succeeded, the latest first: those that were
+// cut off, and those that failed while the engine was at work, so that they had the lock. An Update that the
 // Pulumi Kubernetes Operator started has no time of its start, and one that was deleted is not known.
 func interruptedPeriods(updates []autov1alpha1.Update, stack string) (periods []*agentpb.Period) {
 	var ended []*autov1alpha1.Update
@@ -114,12 +117,17 @@ func interruptedPeriods(updates []autov1alpha1.Update, stack string) (periods []
 		switch start, end := update.Status.StartTime, update.Status.EndTime; {
 		case !update.HasFailed() || len(periods) == maxPeriods:
 			return periods
-		case update.WasCutOff() && end != nil:
+		case (update.WasCutOff() || hadLock(update)) && end != nil:
 			start = cmp.Or(start, &update.CreationTimestamp)
 			periods = append(periods, &agentpb.Period{Start: timestamppb.New(start.Time), End: timestamppb.New(end.Time)})
 		}
 	}
 	return periods
+}
+
+// hadLock reports whether the failed Update had the lock of the stack: one that ended for another reason may not have got it.
+func hadLock(update *autov1alpha1.Update) bool {
+	return !update.Status.NotRun && conditions.GetReason(update, autov1alpha1.UpdateFailed) == autov1alpha1.UpdateFailedReason
 }
 
 // stackOf returns the stack of the Workspace with the name; one without configuration if the Workspace does not list it.

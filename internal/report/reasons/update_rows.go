@@ -162,7 +162,7 @@ var updateRows = []Row{
 	{
 		Reason: "UpdateFailed", State: EndedBadly,
 		Means: "Pulumi ran and failed, because of the program, a provider or a cloud.",
-		Todo:  "See the message, then the log of the pod. If the message says that an earlier update was killed while it created a resource, see [pending creates](guides/troubleshooting.md#pending-creates).",
+		Todo:  "See the message, then the log of the pod. If the message says that an earlier update did not finish creating a resource, see [pending creates](guides/troubleshooting.md#pending-creates).",
 		Tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/provider"},
 	},
 	{

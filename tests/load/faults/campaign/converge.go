@@ -110,7 +110,7 @@ func (a *App) unconverged(ctx context.Context) error {
 // resources of the test provider can be created again without harm.
 func (a *App) help(ctx context.Context, stack *pulumiv1.Stack) error {
 	last := stack.Status.LastUpdate
-	if !strings.Contains(statuscheck.Message(stack), "was killed while it created") || stack.Status.CurrentUpdate != nil || last == nil ||
+	if !strings.Contains(statuscheck.Message(stack), "did not finish creating") || stack.Status.CurrentUpdate != nil || last == nil ||
 		a.seenHelp == last.Name {
 		return nil
 	}
