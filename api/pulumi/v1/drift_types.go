@@ -114,11 +114,15 @@ type DriftStatus struct {
 	// +optional
 	Unconfirmed string `json:"unconfirmed,omitempty"`
 
+	// UnconfirmedChecks is how many checks in a row found something else each. After the third one, what it found is reported.
+	// +optional
+	UnconfirmedChecks int64 `json:"unconfirmedChecks,omitempty"`
+
 	// Failures is how many checks in a row failed.
 	// +optional
 	Failures int64 `json:"failures,omitempty"`
 
-	// Correction counts the last corrections of the same drift.
+	// Correction counts the last corrections.
 	// +optional
 	Correction *DriftCorrection `json:"correction,omitempty"`
 }
@@ -150,7 +154,7 @@ const (
 	DriftChanged DriftChange = "Changed"
 )
 
-// DriftCorrection counts the updates in a row that were made to correct the same drift, whether they succeeded or not.
+// DriftCorrection counts the updates that were made to correct drift: those in a row for the same drift, and all of an hour.
 type DriftCorrection struct {
 	// Digest of the drift that was corrected.
 	// +required
@@ -163,4 +167,12 @@ type DriftCorrection struct {
 	// Since is when the first of these updates ended.
 	// +required
 	Since metav1.Time `json:"since"`
+
+	// Total is how many updates were made to correct any drift, each less than an hour after the first.
+	// +optional
+	Total int64 `json:"total,omitempty"`
+
+	// TotalSince is when the first of those ended.
+	// +optional
+	TotalSince *metav1.Time `json:"totalSince,omitempty"`
 }

@@ -69,7 +69,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- /* The value of --storage-max-size: 40 % of the volume, because downloads are in it before they count, and at least the default of
 --artifact-max-size. Empty if it is the default of the flag. */}}
 {{- define "stack-controller.storageMaxSize" -}}
-{{- with toString .Values.storage.sizeLimit }}
+{{- with .Values.storage.sizeLimit | default "" | toString }}
 {{- $mebibytes := dict "" 9.5367431640625e-7 "K" 9.5367431640625e-4 "Ki" 9.765625e-4 "M" 0.95367431640625 "Mi" 1.0 "G" 953.67431640625 "Gi" 1024.0
   "T" 953674.31640625 "Ti" 1048576.0 "P" 953674316.40625 "Pi" 1073741824.0 "E" 953674316406.25 "Ei" 1099511627776.0 }}
 {{- $size := max 256 (mulf 0.4 (regexFind "^[0-9.]+" . | float64) (get $mebibytes (regexFind "[KMGTPE]i?$" .)) | floor | int64) }}

@@ -50,6 +50,12 @@ func (e *forbiddenError) Error() string {
 	return e.message
 }
 
+// unauthorizedError means that the API server does not accept the agent's own token.
+type unauthorizedError struct{ message string }
+
+// Error says which token it is.
+func (e *unauthorizedError) Error() string { return e.message }
+
 // call makes a request, with the JSON of body when it is not nil, and decodes the answer. An answer 403 is a
 // *forbiddenError.
 func (s *apiServer) call(ctx context.Context, method, path string, body, answer any) error {
@@ -104,7 +110,7 @@ func (s *apiServer) do(ctx context.Context, method, path string, body, answer an
 		_ = json.Unmarshal(content, &problem)
 		return &forbiddenError{message: plaintext.Cut(problem.Message, maxQuote)}
 	case http.StatusUnauthorized:
-		return fmt.Errorf("%s: the agent's own token in %s is not accepted", response.Status, s.tokenFile)
+		return &unauthorizedError{fmt.Sprintf("%s: the agent's own token in %s is not accepted: was its ServiceAccount deleted and created again?", response.Status, s.tokenFile)}
 	}
 	return errors.New(response.Status)
 }

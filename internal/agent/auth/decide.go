@@ -75,6 +75,10 @@ func (a *Authorizer) decide(ctx context.Context, token string) (decision, error)
 		a.goOffline(forbidden)
 		return a.decideOffline(ctx, token)
 	}
+	// A ServiceAccount that was created again has another UID, and kubelet renews the token much later. The keys of the cluster stay the same.
+	if _, ok := errors.AsType[*unauthorizedError](err); ok && a.offlineUntil.Load() != nil {
+		return a.decideOffline(ctx, token)
+	}
 	if err == nil {
 		a.online.Do(func() { a.log.Info("the API server is asked who calls the agent and whether that user may") })
 	}

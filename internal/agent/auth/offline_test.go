@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,16 @@ func TestWithoutTheRightToAskOnlyTheControllerIsAccepted(t *testing.T) {
 	b.Expect(b.callWith(b.token("stranger", b.options.Audience))).To(And(haveCode(codes.PermissionDenied),
 		MatchError(And(ContainSubstring(b.user("stranger")), ContainSubstring("system:auth-delegator")))))
 	b.Expect(strings.Count(b.log.String(), "may not ask the API server about callers")).To(Equal(1))
+}
+
+// kubelet renews the token of a ServiceAccount that was created again only when the former one ends.
+func TestAServiceAccountThatWasCreatedAgainDoesNotLockTheControllerOut(t *testing.T) {
+	b := newBench(t)
+	b.Expect(b.callWith(b.token("controller", b.options.Audience))).To(Succeed())
+	b.Expect(os.WriteFile(b.options.TokenFile, []byte("of the former ServiceAccount"), 0o600)).To(Succeed())
+	b.authorizer.offlineUntil.Store(new(time.Now().Add(-time.Second)))
+	b.Expect(b.callWith(b.token("controller", b.options.Audience))).To(Succeed())
+	b.Expect(b.callWith(b.token("stranger", b.options.Audience))).To(haveCode(codes.PermissionDenied))
 }
 
 func TestATokenThatTheClusterDidNotMakeForThisAgentIsRefusedOffline(t *testing.T) {

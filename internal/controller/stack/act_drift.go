@@ -209,21 +209,27 @@ func recordDrift(o *observation) func(*Reconciler) {
 		const message = "no resource was changed outside of Pulumi"
 		conditions.MarkFalse(stack, pulumiv1.DriftedCondition, pulumiv1.NoDriftReason, message)
 		return driftEvent(stack, known != "" || failed, corev1.EventTypeNormal, pulumiv1.NoDriftReason, message+" any longer")
-	case digest != known && digest != drift.Unconfirmed:
+	case digest != known && digest != drift.Unconfirmed && drift.UnconfirmedChecks < maxUnconfirmed:
 		drift.Unconfirmed = digest
+		drift.UnconfirmedChecks++
 		return nil
 	case digest != known:
 		drift.Since = new(checkEnd(o))
 	}
 	isNew := digest != drift.Digest
-	drift.Unconfirmed, drift.Digest, drift.Resources, drift.OmittedResources = "", digest, resources, omitted
+	drift.Unconfirmed, drift.UnconfirmedChecks = "", 0
+	drift.Digest, drift.Resources, drift.OmittedResources = digest, resources, omitted
 	reason, message := pulumiv1.DriftDetectedReason, describeDrift(drift)
-	switch correct := spec.Mode == pulumiv1.DriftModeCorrect && !stack.IsPreview() && len(resources) > 0; {
+	switch correct := spec.Mode == pulumiv1.DriftModeCorrect && !stack.IsPreview() && len(correctable(resources)) > 0; {
 	case correct && comesBack(drift):
 		reason = pulumiv1.DriftComesBackReason
+		corrections := drift.Correction.Count
+		if corrections < maxCorrections {
+			corrections = drift.Correction.Total
+		}
 		message += fmt.Sprintf(". It came back after %d corrections and is no longer corrected: something else changes these resources. "+
 			"Stop that, change the program, or ignore the drift with spec.drift.ignore; a new value of the annotation %s starts again",
-			drift.Correction.Count, pulumiv1.DriftCheckAnnotation)
+			corrections, pulumiv1.DriftCheckAnnotation)
 	case correct:
 		message += ". An update corrects it"
 	default:

@@ -297,9 +297,7 @@ func correctDrift(spec *autov1alpha1.UpdateSpec, drift *pulumiv1.DriftStatus) {
 	if len(spec.Target)+len(spec.Exclude) > 0 {
 		return
 	}
-	for _, drifted := range drift.Resources {
-		spec.Target = append(spec.Target, drifted.URN)
-	}
+	spec.Target = correctable(drift.Resources)
 	spec.TargetDependents = new(true)
 }
 

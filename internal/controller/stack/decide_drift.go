@@ -41,6 +41,11 @@ const (
 	// else that changes the same resources.
 	maxCorrections   = 3
 	correctionPeriod = time.Hour
+	// maxTotalCorrections is how many updates correct any drift within correctionPeriod. A set of resources of which now these and now those drift
+	// is never the same drift three times. Of more than 50 resources, each correction has 50.
+	maxTotalCorrections = 20
+	// maxUnconfirmed is how many checks in a row may find drift that the one before did not find. Such drift does not settle, so it is reported.
+	maxUnconfirmed = 2
 	// maxDriftedResources bounds what the status lists, and maxDriftedSize its URNs and paths together, in bytes.
 	maxDriftedResources = 50
 	maxDriftedSize      = 16 << 10
@@ -222,7 +227,18 @@ func correctsDrift(o observation) bool {
 // it must not touch what is ignored.
 func isCorrectable(stack *pulumiv1.Stack) bool {
 	spec, drift := stack.Spec.Drift, stack.Status.Drift
-	return spec != nil && spec.Mode == pulumiv1.DriftModeCorrect && !stack.IsPreview() && len(drift.Resources) > 0 && !ignoresReported(spec, drift)
+	return spec != nil && spec.Mode == pulumiv1.DriftModeCorrect && !stack.IsPreview() && len(correctable(drift.Resources)) > 0 && !ignoresReported(spec, drift)
+}
+
+// correctable returns the URNs of the resources that an update can be limited to. Pulumi takes a target with an asterisk for a pattern, which may
+// match others.
+func correctable(resources []pulumiv1.DriftedResource) (urns []string) {
+	for i := range resources {
+		if !strings.Contains(resources[i].URN, "*") {
+			urns = append(urns, resources[i].URN)
+		}
+	}
+	return urns
 }
 
 // ignoresReported reports whether the rules of the spec are newer than the check, and ignore something that it reported.
@@ -241,16 +257,28 @@ func retriesCorrection(o observation) bool {
 // appeared only later, after a check that found none, is a new case.
 func comesBack(drift *pulumiv1.DriftStatus) bool {
 	correction := drift.Correction
-	return correction != nil && correction.Digest == drift.Digest && correction.Count >= maxCorrections &&
-		drift.Since != nil && drift.Since.Sub(correction.Since.Time) < correctionPeriod
+	if correction == nil || drift.Since == nil {
+		return false
+	}
+	isSame := correction.Digest == drift.Digest && correction.Count >= maxCorrections && drift.Since.Sub(correction.Since.Time) < correctionPeriod
+	return isSame || correction.Total >= maxTotalCorrections && correction.TotalSince != nil && drift.Since.Sub(correction.TotalSince.Time) < correctionPeriod
 }
 
 // countCorrection returns the record of corrections with one more correction of the drift.
 func countCorrection(drift *pulumiv1.DriftStatus, digest string, now time.Time) *pulumiv1.DriftCorrection {
-	if before := drift.Correction; before != nil && before.Digest == digest && now.Sub(before.Since.Time) < correctionPeriod {
-		return &pulumiv1.DriftCorrection{Digest: digest, Count: before.Count + 1, Since: before.Since}
+	at := metav1.NewTime(now).Rfc3339Copy()
+	next := &pulumiv1.DriftCorrection{Digest: digest, Count: 1, Since: at, Total: 1, TotalSince: &at}
+	before := drift.Correction
+	if before == nil {
+		return next
 	}
-	return &pulumiv1.DriftCorrection{Digest: digest, Count: 1, Since: metav1.NewTime(now).Rfc3339Copy()}
+	if before.Digest == digest && now.Sub(before.Since.Time) < correctionPeriod {
+		next.Count, next.Since = before.Count+1, before.Since
+	}
+	if before.TotalSince != nil && now.Sub(before.TotalSince.Time) < correctionPeriod {
+		next.Total, next.TotalSince = before.Total+1, before.TotalSince
+	}
+	return next
 }
 
 // driftOf returns the drifted resources that a check found and that are not ignored, sorted by URN, and a digest that identifies them.

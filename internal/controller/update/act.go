@@ -2,6 +2,7 @@ package update
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"iter"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -251,15 +253,38 @@ func subjectOf(update *autov1alpha1.Update) runtime.Object {
 	}
 }
 
+// warn records an event about what Pulumi warned about, if it was anything. What a program has in each of its updates is announced once, and again
+// after a restart of the controller.
+func (r *Reconciler) warn(update *autov1alpha1.Update, warnings string) {
+	if owner := pulumiv1.OwningStack(update); owner != nil {
+		key, text := warningKey{owner.UID, update.Spec.Type, update.ChangesNothing()}, sha256.Sum256([]byte(warnings))
+		if last, known := r.warned.Get(key); known && last == text {
+			return
+		}
+		r.warned.Add(key, text)
+	}
+	if warnings != "" {
+		r.Event(subjectOf(update), corev1.EventTypeWarning, eventPulumiWarning, warnings)
+	}
+}
+
+// warningKey is a kind of operation on a Stack. A preview, or a check for drift, may have other warnings than an update.
+type warningKey struct {
+	stack          types.UID
+	kind           autov1alpha1.UpdateType
+	changesNothing bool
+}
+
+// maxWarned is of how many kinds of operations the warnings are remembered, in 100 bytes each.
+const maxWarned = 20_000
+
 // complete writes the result, counts it, records events about it, and finalizes the Update. The operation is empty when there was none.
 func (r *Reconciler) complete(ctx context.Context, before, update *autov1alpha1.Update, operation *agentpb.Operation, problem string) (ctrl.Result, error) {
 	if err := patch.Status(ctx, r, before, update); err != nil {
 		return ctrl.Result{}, err
 	}
 	r.Metrics.Ended(update, tookOf(operation))
-	if warnings := operation.GetWarnings(); len(warnings) > 0 {
-		r.Event(subjectOf(update), corev1.EventTypeWarning, eventPulumiWarning, strings.Join(warnings, "; "))
-	}
+	r.warn(update, strings.Join(operation.GetWarnings(), "; "))
 	if problem != "" {
 		r.Event(update, corev1.EventTypeWarning, eventOutputsNotStored, problem)
 	}

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/lru"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -86,6 +87,8 @@ type Reconciler struct {
 
 	background *background
 	turns      *turns
+	// warned has the digests of the warnings of the last operation of each kind.
+	warned *lru.Cache
 }
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates,verbs=get;list;watch;patch;delete
@@ -99,7 +102,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the controller to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	r.background = newBackground()
+	r.background, r.warned = newBackground(), lru.New(maxWarned)
 	r.turns = newTurns(r.MaxOperations, r.Pods, r.background)
 	if r.ProgressInterval == 0 {
 		r.ProgressInterval = defaultProgressInterval

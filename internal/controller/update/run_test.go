@@ -119,16 +119,18 @@ func TestWarningsOfPulumiAreAnEventOfTheStack(t *testing.T) {
 		State: agentpb.OperationState_OPERATION_STATE_SUCCEEDED, Message: "done; pulumi warned: " + warning, Warnings: []string{warning, "another\nline"},
 	})
 	s.startController()
-	update := s.newUpdate("up", func(update *autov1alpha1.Update) {
-		update.OwnerReferences = []metav1.OwnerReference{
-			*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
-			{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID},
-		}
-	})
+	owners := []metav1.OwnerReference{
+		*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
+		{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID},
+	}
+	update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.OwnerReferences = owners })
 	s.Expect(s.finished(update)).To(And(haveSucceeded(), HaveField("Status.Message", HaveSuffix(warning))))
 	s.Eventually(s.events(&autov1alpha1.Update{UID: stack.UID})).Should(
 		ConsistOf("Warning PulumiWarning: " + warning + "; another line"))
 	s.Expect(s.events(update)()).To(BeEmpty())
+	again := s.newUpdate("again", func(update *autov1alpha1.Update) { update.OwnerReferences = owners })
+	s.Expect(s.finished(again)).To(HaveField("Status.Message", HaveSuffix(warning)))
+	s.Expect(s.events(&autov1alpha1.Update{UID: stack.UID})()).To(HaveLen(1), "the program is still the same")
 
 	alone := s.newUpdate("alone")
 	s.finished(alone)

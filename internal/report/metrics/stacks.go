@@ -10,6 +10,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
@@ -36,7 +37,7 @@ func NewStacks(registerer prometheus.Registerer) (*Stacks, error) {
 		}),
 		failing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stacks_failing",
-			Help: "1 when the last update of the Stack failed and the Stack is not suspended, otherwise 0.",
+			Help: "1 when the last update of the Stack failed and the Stack is not suspended, otherwise 0: also when another process has the lock, or resources are not ready yet.",
 		}, labels),
 		reconciling: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stacks_reconciling",
@@ -59,7 +60,8 @@ func NewStacks(registerer prometheus.Registerer) (*Stacks, error) {
 // Observe sets the series of the Stack. A Stack that somebody has suspended, or that waits for its wave, asks nobody to act.
 func (s *Stacks) Observe(stack *pulumiv1.Stack) {
 	key := types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}
-	failed := stack.Status.LastUpdate != nil && stack.Status.LastUpdate.State == pulumiv1.StackUpdateFailed
+	last := stack.Status.LastUpdate
+	failed := last != nil && last.State == pulumiv1.StackUpdateFailed && last.Conflicts == 0 && last.Reason != autov1alpha1.AwaitingResourcesReason
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,9 +12,14 @@ import (
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/report/metrics"
 )
+
+const help = `
+# HELP stacks_failing 1 when the last update of the Stack failed and the Stack is not suspended, otherwise 0: also when another process has the lock, or resources are not ready yet.
+# TYPE stacks_failing gauge`
 
 func stackNamed(name string) *pulumiv1.Stack {
 	return &pulumiv1.Stack{Namespace: "prod", Name: name, CreationTimestamp: metav1.Unix(1700000000, 0)}
@@ -61,6 +66,18 @@ func TestSeriesFollowTheStatusAndGoWithTheStack(t *testing.T) {
 		stacks_reconciling{name="a",namespace="prod"} 0
 		stacks_reconciling{name="b",namespace="prod"} 1`)
 
+	for _, last := range []pulumiv1.StackUpdateStatus{
+		{Conflicts: 3, Reason: autov1alpha1.UpdateConflictReason}, {Reason: autov1alpha1.AwaitingResourcesReason},
+	} {
+		last.State = pulumiv1.StackUpdateFailed
+		failed.Status.LastUpdate = &last
+		stacks.Observe(failed)
+		g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(help+`
+stacks_failing{name="a",namespace="prod"} 0
+stacks_failing{name="b",namespace="prod"} 0
+`), "stacks_failing")).To(Succeed(), last.Reason)
+	}
+
 	failed.Status.LastUpdate.State = pulumiv1.StackUpdateSucceeded
 	stacks.Observe(failed)
 	stacks.Forget(types.NamespacedName{Namespace: "prod", Name: "b"})
@@ -97,9 +114,7 @@ func TestStacksThatAreSuspendedOrWaitForTheirWaveAskNobodyToAct(t *testing.T) {
 
 	suspended.Spec.Suspend = false
 	stacks.Observe(suspended)
-	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP stacks_failing `+"1 when the last update of the Stack failed and the Stack is not suspended, otherwise 0."+`
-# TYPE stacks_failing gauge
+	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(help+`
 stacks_failing{name="suspended",namespace="prod"} 1
 stacks_failing{name="waiting",namespace="prod"} 1
 `), "stacks_failing")).To(Succeed())

@@ -110,6 +110,8 @@ func NewUpdates(registerer prometheus.Registerer, observers ...Observer) (*Updat
 		for _, result := range results {
 			u.ended.WithLabelValues(string(kind), resultLabel(result))
 		}
+		u.ended.WithLabelValues(string(kind), resultLocked)
+		u.ended.WithLabelValues(string(kind), resultAwaiting)
 	}
 	return u, register(registerer, "Updates", u.ended, u.durations, u)
 }
@@ -190,7 +192,7 @@ func (u *Updates) Ended(update *autov1alpha1.Update, took Took) {
 	delete(u.known, key)
 	u.mu.Unlock()
 	kind := kindLabel(update)
-	u.ended.WithLabelValues(kind, resultLabel(update.Status.State)).Inc()
+	u.ended.WithLabelValues(kind, resultOf(update)).Inc()
 	// The durations come from the agent, which may report anything.
 	run := min(max(took.Run, 0), max(took.Total, 0))
 	if took.Total > 0 {
@@ -264,6 +266,20 @@ func kindLabel(update *autov1alpha1.Update) string {
 		return string(update.Spec.Type)
 	}
 	return "unknown"
+}
+
+// Results that are failures for those who read an Update, and ask nobody to act: it is repeated when the other process has ended, or when the resources
+// have become ready.
+const resultLocked, resultAwaiting = "locked", "awaiting"
+
+func resultOf(update *autov1alpha1.Update) string {
+	switch {
+	case update.WasLockedOut():
+		return resultLocked
+	case update.AwaitsResources():
+		return resultAwaiting
+	}
+	return resultLabel(update.Status.State)
 }
 
 func resultLabel(state autov1alpha1.UpdateState) string {

@@ -72,14 +72,20 @@ const (
 
 func TestUpdatesAreCountedByKindAndResult(t *testing.T) {
 	g, registry, updates := newUpdates(t)
-	g.Expect(values(g, registry, total)).To(And(HaveLen(16), HaveEach(BeZero())), "a rate needs the zero before the first one")
+	g.Expect(values(g, registry, total)).To(And(HaveLen(24), HaveEach(BeZero())), "a rate needs the zero before the first one")
 
 	updates.Ended(ended(updateNamed("a", autov1alpha1.UpdateTypeUp), autov1alpha1.UpdateStateSucceeded), metrics.Took{Total: 3 * time.Second, Run: time.Second})
 	updates.Ended(ended(updateNamed("b", autov1alpha1.UpdateTypeUp), autov1alpha1.UpdateStateFailed), metrics.Took{Total: time.Second})
 	updates.Ended(ended(updateNamed("c", autov1alpha1.UpdateTypeDestroy), autov1alpha1.UpdateStateInterrupted), metrics.Took{})
 	updates.Ended(ended(updateNamed("d", "everything"), autov1alpha1.UpdateStateFailed), metrics.Took{})
+	for _, reason := range []string{autov1alpha1.UpdateConflictReason, autov1alpha1.AwaitingResourcesReason} {
+		update := ended(updateNamed(reason, autov1alpha1.UpdateTypeUp), autov1alpha1.UpdateStateFailed)
+		update.Status.Conditions = []metav1.Condition{
+			{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}, {Type: autov1alpha1.UpdateFailed, Status: metav1.ConditionTrue, Reason: reason}}
+		updates.Ended(update, metrics.Took{})
+	}
 	g.Expect(nonZero(values(g, registry, total))).To(Equal(map[string]float64{
-		"up/succeeded": 1, "up/failed": 1, "destroy/interrupted": 1, "unknown/failed": 1,
+		"up/succeeded": 1, "up/failed": 1, "destroy/interrupted": 1, "unknown/failed": 1, "up/locked": 1, "up/awaiting": 1,
 	}))
 	g.Expect(values(g, registry, durations)).To(Equal(map[string]float64{"up/prepare": 2, "up/run": 1}), "what did not run has no duration")
 }

@@ -101,8 +101,8 @@ func TestTheStoreOfArtifactsStaysBelowTheSizeOfItsVolume(t *testing.T) {
 		size, volume := resource.MustParse(want), resource.MustParse(limit)
 		g.Expect(size.Cmp(volume)).To(Equal(-1), limit)
 	}
-	for _, limit := range []string{"10Gi", ""} {
-		args := manager(t, template(t, "--set-string=storage.sizeLimit="+limit).get(t, "Deployment", "stack-controller"), "args")
+	for _, limit := range []string{"--set-string=storage.sizeLimit=10Gi", "--set-string=storage.sizeLimit=", "--set=storage.sizeLimit=null"} {
+		args := manager(t, template(t, limit).get(t, "Deployment", "stack-controller"), "args")
 		NewWithT(t).Expect(args).NotTo(ContainElement(HavePrefix(flag)), "the default of the flag is for 10Gi")
 	}
 }

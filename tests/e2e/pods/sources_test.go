@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -70,9 +71,19 @@ func TestStackRunsTheProgramOfAnInitContainer(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	key := sourceless(t, g, "generated", func(spec *autov1alpha1.WorkspaceSpec) {
-		spec.PodTemplate.Spec.InitContainers = []corev1.Container{generator(named("generated", program("generated"))["Pulumi.yaml"])}
+		// With a quota, each container has to have requests.
+		requests := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"), corev1.ResourceCPU: resource.MustParse("100m")}
+		own := generator(named("generated", program("generated"))["Pulumi.yaml"])
+		own.Resources.Requests = requests
+		spec.PodTemplate.Spec.InitContainers = []corev1.Container{own}
+		g.Expect(system.Client.Create(t.Context(), &corev1.ResourceQuota{Namespace: "generated", Name: "quota", Spec: corev1.ResourceQuotaSpec{
+			Hard: corev1.ResourceList{"requests.memory": resource.MustParse("1Gi"), "requests.cpu": resource.MustParse("1")},
+		}})).To(Succeed())
 	})
 	expectOutput(t.Context(), g, key, "generated")
+	pod := &corev1.Pod{}
+	g.Expect(system.Client.Get(t.Context(), client.ObjectKey{Namespace: key.Namespace, Name: key.Name + "-workspace-0"}, pod)).To(Succeed())
+	g.Expect(pod.Spec.InitContainers).To(ContainElement(HaveField("Name", "bootstrap")), "the agent is copied, not mounted")
 }
 
 func TestStackRunsTheProgramOfTheImage(t *testing.T) {

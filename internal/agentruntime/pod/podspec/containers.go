@@ -209,3 +209,22 @@ func requestResources(resources *corev1.ResourceRequirements) {
 		resources.Requests[name] = least
 	}
 }
+
+// sameResources returns the CPU, the memory and the disk of a container for one that runs before it. That costs nothing, and a ResourceQuota wants
+// them of each container.
+func sameResources(of *corev1.ResourceRequirements) (same corev1.ResourceRequirements) {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		for _, list := range []struct {
+			from corev1.ResourceList
+			to   *corev1.ResourceList
+		}{{of.Requests, &same.Requests}, {of.Limits, &same.Limits}} {
+			if quantity, set := list.from[name]; set {
+				if *list.to == nil {
+					*list.to = corev1.ResourceList{}
+				}
+				(*list.to)[name] = quantity
+			}
+		}
+	}
+	return same
+}

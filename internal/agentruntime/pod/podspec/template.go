@@ -172,6 +172,11 @@ func complete(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, settings 
 		pulumi.Command = append(pulumi.Command, moveSourceMounts(pulumi.VolumeMounts)...)
 	}
 	requestResources(&pulumi.Resources)
+	for i := range spec.InitContainers {
+		if bootstrap := &spec.InitContainers[i]; bootstrap.Name == BootstrapContainerName && len(bootstrap.Resources.Requests)+len(bootstrap.Resources.Limits) == 0 {
+			bootstrap.Resources = sameResources(&pulumi.Resources)
+		}
+	}
 	pulumi.StartupProbe = cmp.Or(pulumi.StartupProbe, startupProbe())
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
