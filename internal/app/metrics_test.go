@@ -39,7 +39,7 @@ const (
 var metricMeanings = map[string]string{
 	"stack_controller_notifications_total": "`sent`; `duplicate`: notification-controller has received the same event recently; `rejected`; " +
 		"`expired`: it was unavailable for five minutes; `unknown`: its host does not exist in DNS; `overflow`: more than 8 MiB were queued; `abandoned`: the controller stopped first.",
-	"stack_controller_updates_total":                 "kind: `preview`, `up`, `refresh`, `destroy`; result: `succeeded`, `failed`, `interrupted`, `cancelled`.",
+	"stack_controller_updates_total":                 "kind: `preview`, `up`, `refresh`, `destroy`; result: `succeeded`, `failed`, `interrupted`, `cancelled`, `locked` by another process, `awaiting` resources that are not ready.",
 	"stack_controller_update_phase_duration_seconds": "See [phases](#phases).",
 	"stack_controller_updates_in_phase":              "See [phases](#phases).",
 	"stack_controller_agents":                        "runtime: `pod` or `process`.",

@@ -147,6 +147,7 @@ func needsOf(stack *pulumiv1.Stack) (needs []string) {
 		needs = append(needs, "the host key of its git server has to be known: add known_hosts to the Secret with the private key, set "+
 			"gitAuth.knownHostsRef, or start the controller with --git-known-hosts-file.")
 	}
+	needs = append(needs, gitAuthNeeds(stack.Namespace, stack.Spec.GitAuth)...)
 	needs = append(needs, referencesNeed("envRefs", stack.Namespace, stack.Spec.EnvRefs)...)
 	needs = append(needs, referencesNeed("secretsRef", stack.Namespace, stack.Spec.SecretRefs)...)
 	if last := stack.Status.LastUpdate; last != nil && last.Generation == 0 {
@@ -158,6 +159,37 @@ func needsOf(stack *pulumiv1.Stack) (needs []string) {
 	}
 	slices.Sort(needs)
 	return needs
+}
+
+// gitAuthNeeds returns what is wrong with the credentials of git, which have to be in a Secret.
+func gitAuthNeeds(namespace string, auth *pulumiv1.GitAuthConfig) (needs []string) {
+	if auth == nil {
+		return nil
+	}
+	references := map[string]pulumiv1.ResourceRef{}
+	optional := func(field string, reference *pulumiv1.ResourceRef) {
+		if reference != nil {
+			references[field] = *reference
+		}
+	}
+	optional("accessToken", auth.PersonalAccessToken)
+	if ssh := auth.SSHAuth; ssh != nil {
+		references["sshAuth.sshPrivateKey"] = ssh.SSHPrivateKey
+		optional("sshAuth.password", ssh.Password)
+	}
+	if basic := auth.BasicAuth; basic != nil {
+		references["basicAuth.userName"], references["basicAuth.password"] = basic.UserName, basic.Password
+	}
+	if app := auth.GitHubApp; app != nil {
+		references["githubApp.appID"], references["githubApp.installationID"], references["githubApp.privateKey"] = app.AppID, app.InstallationID, app.PrivateKey
+	}
+	for _, field := range slices.Sorted(maps.Keys(references)) {
+		if kind := references[field].Type; kind != pulumiv1.ResourceRefSecret {
+			needs = append(needs, fmt.Sprintf("gitAuth[%s] of type %s is rejected: use a Secret.", field, kind))
+			delete(references, field)
+		}
+	}
+	return append(needs, referencesNeed("gitAuth", namespace, references)...)
 }
 
 // referencesNeed returns what is wrong with the references.

@@ -221,18 +221,30 @@ type repository struct {
 // open checks the URL, and that the credentials fit its transport. If they do not, the user has made a mistake that no server would
 // explain.
 func (c *Client) open(remote Remote) (*repository, error) {
+	r, err := c.prepare(remote)
+	if err != nil {
+		return nil, err
+	}
+	auth, e := remote.Auth, r.endpoint
+	if e.scheme != schemeSSH && len(auth.PrivateKey) > 0 && !auth.hasToken() && !auth.hasBasic() && e.password == "" {
+		return nil, r.fail(InvalidCredentials, "a private key cannot be used over %s: use an ssh URL, or a token", e.scheme)
+	}
+	return r, nil
+}
+
+// prepare is open for a submodule: if its URL is not one of ssh, it may be public, and the private key is that of the repository around it.
+func (c *Client) prepare(remote Remote) (*repository, error) {
 	e, err := parseEndpoint(remote.URL)
 	if err != nil {
 		return nil, err
 	}
 	r := &repository{client: c, remote: remote, endpoint: e, secrets: secretsOf(remote, e), limits: c.options.Limits}
-	auth := remote.Auth
-	hasKey, hasToken, hasBasic := len(auth.PrivateKey) > 0, auth.Token != "" || auth.BearerToken != "" || auth.GitHubApp != nil, auth.Username != "" || auth.Password != ""
-	switch {
-	case e.scheme == schemeSSH && hasToken && !hasKey && !hasBasic:
+	if auth := remote.Auth; e.scheme == schemeSSH && auth.hasToken() && len(auth.PrivateKey) == 0 && !auth.hasBasic() {
 		return nil, r.fail(InvalidCredentials, "a token cannot be used over ssh: use an https URL, or a private key")
-	case e.scheme != schemeSSH && hasKey && !hasToken && !hasBasic && e.password == "":
-		return nil, r.fail(InvalidCredentials, "a private key cannot be used over %s: use an ssh URL, or a token", e.scheme)
 	}
 	return r, nil
 }
+
+func (a *Auth) hasToken() bool { return a.Token != "" || a.BearerToken != "" || a.GitHubApp != nil }
+
+func (a *Auth) hasBasic() bool { return a.Username != "" || a.Password != "" }

@@ -59,26 +59,26 @@ func hasKey(keys []ssh.PublicKey, key ssh.PublicKey) bool {
 	return slices.ContainsFunc(keys, func(known ssh.PublicKey) bool { return bytes.Equal(known.Marshal(), key.Marshal()) })
 }
 
+// certificates are the algorithms of certificates of servers.
+var certificates = append(slices.DeleteFunc(ssh.SupportedAlgorithms().HostKeys, func(name string) bool {
+	return !strings.HasSuffix(name, "-cert-v01@openssh.com")
+}), ssh.CertAlgoRSAv01)
+
 // algorithms returns the algorithms for the keys, each once.
 func (k *knownHost) algorithms() (found []string) {
-	add := func(key ssh.PublicKey, name func(algorithm string) string) {
+	for _, key := range k.keys {
 		algorithms := []string{key.Type()}
 		if key.Type() == ssh.KeyAlgoRSA {
 			algorithms = []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSA}
 		}
 		for _, algorithm := range algorithms {
-			if algorithm = name(algorithm); !slices.Contains(found, algorithm) {
+			if !slices.Contains(found, algorithm) {
 				found = append(found, algorithm)
 			}
 		}
 	}
-	for _, key := range k.keys {
-		add(key, func(algorithm string) string { return algorithm })
-	}
-	for _, key := range k.authorities {
-		add(key, func(algorithm string) string {
-			return strings.TrimSuffix(algorithm, "@openssh.com") + "-cert-v01@openssh.com"
-		})
+	if len(k.authorities) > 0 { // the key of a server may be of another type than the one that certifies it
+		found = append(found, certificates...)
 	}
 	return found
 }

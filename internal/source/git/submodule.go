@@ -79,7 +79,7 @@ func (b *checkout) submodule(parent *part, m module) (*part, error) {
 	}
 	remote, err := parent.submoduleRemote(m.url)
 	if err == nil {
-		child.repository, err = b.client.open(remote)
+		child.repository, err = b.client.prepare(remote)
 	}
 	if err != nil {
 		return nil, child.wrapOnce(err)

@@ -37,3 +37,19 @@ func TestSubmodulesOnOtherHostsMayHaveCertificatesOfTheSystem(t *testing.T) {
 		g.Expect(nested.TrustsSystem).To(BeTrue())
 	}
 }
+
+// A public library is often named by its https URL, also on the host whose repositories need a key.
+func TestPrivateKeyOfTheParentIsNoMistakeOfASubmoduleOverHTTPS(t *testing.T) {
+	g := NewWithT(t)
+	client := NewClient(Options{})
+	parent, err := client.open(Remote{URL: "git@git.example.com:org/app", Auth: Auth{PrivateKey: []byte("key")}})
+	g.Expect(err).NotTo(HaveOccurred())
+	remote, err := parent.submoduleRemote("https://git.example.com/org/lib")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(client.open(remote)).Error().To(MatchError(ContainSubstring("a private key cannot be used over https")), "a user who names it has made one")
+	child, err := client.prepare(remote)
+	g.Expect(err).NotTo(HaveOccurred())
+	nested, err := child.submoduleRemote("git@git.example.com:org/nested")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(nested.Auth.PrivateKey).NotTo(BeEmpty())
+}
