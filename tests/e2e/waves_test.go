@@ -56,7 +56,7 @@ func (p *fixture) rollout() *autov1alpha1.StackRollout {
 	return rollout
 }
 
-// awaitRollout waits until the StackRollout has the reason for the revision.
+// awaitRollout waits until the StackRollout has the reason for the revision: for as long as several updates, one after the other, may take.
 func (p *fixture) awaitRollout(reason, revision string) *autov1alpha1.StackRollout {
 	p.Helper()
 	p.Eventually(func(g Gomega) {
@@ -66,7 +66,7 @@ func (p *fixture) awaitRollout(reason, revision string) *autov1alpha1.StackRollo
 		if reason == autov1alpha1.RolloutCompleteReason {
 			g.Expect(rollout.Status.Done).NotTo(Equal("0/0"), "its Stacks may have been created just now")
 		}
-	}).Should(Succeed())
+	}).WithTimeout(3 * p.Patience).Should(Succeed())
 	rollout := p.rollout()
 	p.Succeed(statuscheck.Lint(p.Context(), rollout))
 	return rollout
