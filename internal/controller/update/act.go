@@ -256,8 +256,8 @@ func subjectOf(update *autov1alpha1.Update) runtime.Object {
 // warn records an event about what Pulumi warned about, if it was anything. What a program has in each of its updates is announced once, and again
 // after a restart of the controller.
 func (r *Reconciler) warn(update *autov1alpha1.Update, warnings string) {
-	if owner := pulumiv1.OwningStack(update); owner != nil {
-		key, text := warningKey{owner.UID, update.Spec.Type, update.ChangesNothing()}, sha256.Sum256([]byte(warnings))
+	if owner := pulumiv1.OwningStack(update); owner != nil && !update.HasFailed() {
+		key, text := warningKey{update.Namespace, owner.UID, update.Spec.Type, update.ChangesNothing()}, sha256.Sum256([]byte(warnings))
 		if last, known := r.warned.Get(key); known && last == text {
 			return
 		}
@@ -268,14 +268,16 @@ func (r *Reconciler) warn(update *autov1alpha1.Update, warnings string) {
 	}
 }
 
-// warningKey is a kind of operation on a Stack. A preview, or a check for drift, may have other warnings than an update.
+// warningKey is a kind of operation on a Stack. A preview, or a check for drift, may have other warnings than an update. Anybody can write the UID of
+// a Stack of another namespace.
 type warningKey struct {
+	namespace      string
 	stack          types.UID
 	kind           autov1alpha1.UpdateType
 	changesNothing bool
 }
 
-// maxWarned is of how many kinds of operations the warnings are remembered, in 100 bytes each.
+// maxWarned is of how many kinds of operations the warnings are remembered, in 400 bytes each.
 const maxWarned = 20_000
 
 // complete writes the result, counts it, records events about it, and finalizes the Update. The operation is empty when there was none.
