@@ -69,6 +69,21 @@ func TestHostileTreesAreRefused(t *testing.T) {
 		tree := append(treeLine(t, "100644", "A", blob), treeLine(t, "100644", "a", blob)...)
 		NewWithT(t).Expect(unpacked(t, checkedOut(t, client, git.Remote{URL: url}, o.plant(tree)))).To(HaveLen(2))
 	})
+	t.Run("modes of old versions of git", func(t *testing.T) {
+		var tree []byte
+		for n, mode := range []string{"100600", "100640", "100664", "100666", "0100644", "100700", "100775", "100777"} {
+			tree = append(tree, treeLine(t, mode, fmt.Sprint(n), blob)...)
+		}
+		tree = append(append(tree, treeLine(t, "040755", "8", sub)...), treeLine(t, "120777", "9", gitWith(t, o.bare, []byte("8/config"), "hash-object", "-w", "--stdin"))...)
+		sha := o.plant(tree)
+		g := NewWithT(t)
+		g.Expect(unpacked(t, checkedOut(t, client, git.Remote{URL: url}, sha))).To(Equal(map[string]string{
+			"0": "content", "1": "content", "2": "content", "3": "content", "4": "content", "5*": "content", "6*": "content", "7*": "content",
+			"8": "<dir>", "8/config": "content", "9": "content"}))
+		listed := gitIn(t, o.bare, "ls-tree", sha)
+		g.Expect(strings.Count(listed, "100644 blob")).To(Equal(5), "git reads them in the same way: %s", listed)
+		g.Expect(strings.Count(listed, "100755 blob")).To(Equal(3), listed)
+	})
 	t.Run("ten to the tenth of files", func(t *testing.T) {
 		hash := sub
 		for range 10 {

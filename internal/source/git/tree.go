@@ -201,7 +201,7 @@ func (l *listing) addFile(ctx context.Context, p *pack, file object.TreeEntry, p
 	return nil
 }
 
-// parseTree reads a tree object. It refuses more entries than most, modes that git does not have, and names that could do harm on any
+// parseTree reads a tree object. It refuses more entries than most, types that git does not have, and names that could do harm on any
 // system, even if they are harmless on this one.
 func parseTree(content []byte, most int) ([]object.TreeEntry, error) {
 	var entries []object.TreeEntry
@@ -218,9 +218,7 @@ func parseTree(content []byte, most int) ([]object.TreeEntry, error) {
 		if err := checkName(string(name)); err != nil {
 			return nil, err
 		}
-		switch mode {
-		case filemode.Dir, filemode.Submodule, filemode.Symlink, filemode.Executable, filemode.Regular, filemode.Deprecated:
-		default:
+		if mode = canonical(mode); mode == filemode.Empty {
 			return nil, fmt.Errorf("%w: %s has the unknown mode %s", errTree, shownPath(string(name)), plaintext.Cut(plain(string(modeText)), 20))
 		}
 		entries = append(entries, object.TreeEntry{Name: string(name), Mode: mode, Hash: plumbing.Hash(rest[:len(plumbing.ZeroHash)])})
@@ -233,6 +231,23 @@ func parseTree(content []byte, most int) ([]object.TreeEntry, error) {
 		}
 	}
 	return entries, nil
+}
+
+// canonical returns the mode as git itself reads it, Empty for none of git's types: the type, and of a file's permissions only whether the
+// owner may execute it. Old versions of git, and programs that write trees themselves, left others there, such as 100664 or 100600.
+func canonical(mode filemode.FileMode) filemode.FileMode {
+	const typeMask, ownerExecutes = 0o170000, 0o100
+	switch kind := mode & typeMask; kind {
+	case filemode.Dir, filemode.Submodule, filemode.Symlink:
+		return kind
+	case filemode.Regular & typeMask:
+		if mode&ownerExecutes != 0 {
+			return filemode.Executable
+		}
+		return filemode.Regular
+	default:
+		return filemode.Empty
+	}
 }
 
 // checkName refuses text that is not the name of a file, and every name that some system treats as .git, or as a path to .git or out of the

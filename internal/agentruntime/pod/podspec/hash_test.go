@@ -14,7 +14,7 @@ func TestHashesStayTheSameFromReleaseToRelease(t *testing.T) {
 	g := NewWithT(t)
 	plain := build(g, examples(t)["plain"])
 	g.Expect(plain.RevisionHash).To(Equal("236ff888668f4112"), restarts)
-	g.Expect(plain.AgentRevision).To(Equal("bf3ccb5f144b1072"), restarts)
+	g.Expect(plain.AgentRevision).To(Equal("d3a706bee80b6a58"), restarts)
 	customized := build(g, examples(t)["customized"])
 	g.Expect(customized.RevisionHash).To(Equal("3271526c9b734ecb"), restarts)
 }

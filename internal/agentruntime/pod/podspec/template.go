@@ -199,6 +199,8 @@ func podSecurity(profile autov1alpha1.SecurityProfile) *corev1.PodSecurityContex
 		security.RunAsUser = ptr.To[int64](unprivileged)
 		security.RunAsGroup = ptr.To[int64](unprivileged)
 		security.FSGroup = ptr.To[int64](unprivileged)
+		// The kubelet goes through all files of a claim with a cache of plugins or packages once, instead of at every start of the pod.
+		security.FSGroupChangePolicy = new(corev1.FSGroupChangeOnRootMismatch)
 	}
 	return security
 }
