@@ -83,6 +83,10 @@ type Member struct {
 	Stalled bool
 	// Message says why it fails.
 	Message string
+	// Refusal is the message of a Stack that makes no attempts until somebody has looked at it, whatever its source offers, and Rejected is true
+	// when that is because its plan of the target was rejected.
+	Refusal  string
+	Rejected bool
 	// Drift is what the check for drift after its last update has found; nil when there was none, or drift that it found has to be confirmed.
 	Drift *Drift
 	// Drifted is true when it fails because of that.
@@ -133,7 +137,13 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 	}
 	m.Drift = driftOf(stack)
 	target, last, same := status.Target.RolloutRevision, stack.Status.LastUpdate, comparisonFor(stack, rollout)
-	m.Approved = stack.Status.Plan != nil && stack.Status.Plan.State == pulumiv1.PlanApproved && IsPlanOfTarget(stack, rollout, status)
+	if plan := stack.Status.Plan; plan != nil && IsPlanOfTarget(stack, rollout, status) {
+		m.Approved, m.Rejected = plan.State == pulumiv1.PlanApproved, plan.State == pulumiv1.PlanRejected
+	}
+	// A Stack whose lock somebody else holds is Stalled after a while too, and goes on trying.
+	if m.Stalled && !m.Begun && stack.Status.ObservedGeneration == stack.Generation && (last == nil || last.Conflicts == 0) {
+		m.Refusal = plaintext.Cut(conditions.GetMessage(stack, meta.ReadyCondition), messageLength)
+	}
 	applied := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAppliedRevision, Digest: m.Succeeded}
 	m.Changed = last != nil && IsNameOfTarget(last.Revision, status)
 	attempted := autov1alpha1.RolloutRevision{Revision: stack.Status.LastAttemptedRevision, Digest: m.Has}

@@ -150,8 +150,8 @@ type walk struct {
 	behind, unchecked int
 	// comparing names a Stack that depends on one in a later wave, for which the target may change nothing; empty when there is none.
 	comparing string
-	// unapproved is how many of them wait until a plan of the target is approved.
-	unapproved int
+	// unapproved is how many of them wait until a plan of the target is approved, and rejectedPlans how many of these have one that was rejected.
+	unapproved, rejectedPlans int
 }
 
 // decide gives turns to Stacks, wave by wave. It is given what the Stacks report, and decides everything else anew each time; what cannot be

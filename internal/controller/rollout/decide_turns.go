@@ -18,6 +18,9 @@ import (
 // their updates, or to record how these ended.
 const startGrace = 10 * time.Minute
 
+// refusalGrace is how long, at most, a Stack with a turn may be Stalled before its update has begun. It may be so because of what its source had before.
+const refusalGrace = 10 * time.Minute
+
 // compareGrace is how long, at most, Stacks take to find out that what their source has published changes nothing for them.
 const compareGrace = 5 * time.Minute
 
@@ -70,14 +73,17 @@ func (w *walk) past(recorded *metav1.Time) *metav1.Time {
 
 // limitTurn lets a Stack go on with its turn for that long.
 func (w *walk) limitTurn(m *waves.Member, limit time.Duration) {
-	took := "updated"
+	problem := fmt.Sprintf("not updated within %s", limit)
 	switch {
 	case m.State == waves.CheckingDrift:
-		took = "checked for drift"
+		problem = fmt.Sprintf("not checked for drift within %s", limit)
 	case w.status.Paused && !m.Begun:
 		return // it may not begin
 	default:
 		m.State = waves.Running
+		if limit = limitOf(m, limit); m.Refusal != "" {
+			problem = m.Refusal
+		}
 	}
 	left := limit - w.now.Sub(m.Since)
 	if grace := min(startGrace, limit) - w.now.Sub(w.started); left <= 0 && grace > 0 && !w.wasFailing(m) {
@@ -86,10 +92,18 @@ func (w *walk) limitTurn(m *waves.Member, limit time.Duration) {
 	switch {
 	case w.status.Paused: // the time does not count
 	case left <= 0:
-		m.State, m.Message = waves.Failing, fmt.Sprintf("not %s within %s", took, limit)
+		m.State, m.Message = waves.Failing, problem
 	default:
 		w.comeBackIn(left)
 	}
+}
+
+// limitOf returns for how long a Stack may have its turn before its update ends, where all may have it for the timeout.
+func limitOf(m *waves.Member, timeout time.Duration) time.Duration {
+	if m.Refusal != "" {
+		return min(timeout, refusalGrace)
+	}
+	return timeout
 }
 
 // wasFailing reports whether the Stack may have been failing by the last decision, which names some of those that were.
@@ -164,6 +178,9 @@ func (w *walk) giveTurns(open openWave) {
 				if !w.waitsForMember(m) { // otherwise it does not plan yet
 					w.unapproved++
 				}
+				if m.Rejected {
+					w.rejectedPlans++
+				}
 				continue
 			}
 			switch {
@@ -183,7 +200,7 @@ func (w *walk) giveTurns(open openWave) {
 			w.status.Waves[i].Running++
 			w.status.Waves[i].Waiting--
 			active++
-			w.comeBackIn(waves.TimeoutOf(&w.spec.Waves[i]))
+			w.comeBackIn(limitOf(m, waves.TimeoutOf(&w.spec.Waves[i])))
 		}
 	}
 }
@@ -207,6 +224,9 @@ func (w *walk) describeProgress(open openWave) {
 		w.message = fmt.Sprintf("wave %s waits: the sources of %d of its Stacks do not offer %s", w.status.Wave, w.behind, revision)
 	case w.unapproved > 0:
 		w.message = fmt.Sprintf("wave %s waits: the plans of %d of its Stacks are not approved", w.status.Wave, w.unapproved)
+		if w.rejectedPlans > 0 {
+			w.message += fmt.Sprintf(", of which %d are rejected", w.rejectedPlans)
+		}
 	case w.shut > 0:
 		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks wait for their own windows", w.status.Wave, w.shut)
 	default:
