@@ -317,7 +317,11 @@ func (s *session) removeInstallation(ctx context.Context, c *cluster, yes bool, 
 		return err
 	}
 	if !yes {
-		if err := s.confirm(ctx, "This deletes stack-controller with all Programs, Workspaces, Updates, Approvals and StackRollouts. Do you want it?", "nothing was deleted"); err != nil {
+		refusal := "nothing was deleted"
+		if !isTerminal(s.In) {
+			refusal += "; without a terminal, confirm with --yes"
+		}
+		if err := s.confirm(ctx, "This deletes stack-controller with all Programs, Workspaces, Updates, Approvals and StackRollouts. Do you want it?", refusal); err != nil {
 			return err
 		}
 	}
