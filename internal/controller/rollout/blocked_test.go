@@ -7,6 +7,8 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fluxcd/pkg/apis/meta"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -94,4 +96,34 @@ func TestStackThatTakesLongBlocksNothing(t *testing.T) {
 	f.now = f.now.Add(time.Hour)
 	f.Expect(f.decide().blocked).To(BeFalse())
 	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason))
+}
+
+// A Stack that is Stalled makes no attempts, and so uses no turn.
+func TestStalledStacksFailLongBeforeTheTimeout(t *testing.T) {
+	f := newFleet(t)
+	stall := func(message string) {
+		f.stacks[2].Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: "SpecInvalid", Message: message},
+			{Type: meta.StalledCondition, Status: metav1.ConditionTrue, Reason: "SpecInvalid"}}
+	}
+	stall("spec.refs is unknown")
+	f.offers("b")
+	f.Expect(f.last.after).To(Equal(refusalGrace), "it may be so because of the revision before")
+	succeed(f.stacks[0], "b")
+	succeed(f.stacks[1], "b")
+	f.now = f.now.Add(refusalGrace)
+	f.decide()
+	f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutHaltedReason), "it would be told only after the timeout")
+	f.Expect(f.last.stalled).To(BeTrue())
+	f.Expect(f.rollout.Status.Failing).To(ConsistOf(autov1alpha1.RolloutFailure{Stack: "team/s2", Message: "spec.refs is unknown"}))
+	f.stacks[2].Generation++
+	f.decide()
+	f.Expect(f.last.failed).To(BeFalse(), "somebody has changed it")
+	f.stacks[2].Status.ObservedGeneration = f.stacks[2].Generation
+	f.stacks[2].Status.LastUpdate.Conflicts = 1
+	stall("locked")
+	f.decide()
+	f.Expect(f.last.failed).To(BeFalse(), "locks do not count")
+	f.stacks[2].Status.LastUpdate.Conflicts, f.stacks[2].Status.CurrentUpdate = 0, &pulumiv1.CurrentStackUpdate{}
+	f.decide()
+	f.Expect(f.last.failed).To(BeFalse(), "it is updated")
 }
