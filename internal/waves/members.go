@@ -300,22 +300,22 @@ func (b *Bound) has(m *Member) bool { return b.Place != nil && m.Place <= *b.Pla
 
 // draw chooses Stacks from the selected ones, which are sorted by their places; the limit counts those that are not left out. A bound stays, so
 // that Stacks that come and go move no other Stack to another wave, until the wave would have too many: then the last of them that have nothing
-// of the target yet come later. It also moves when the wave would try the target with no Stack at all.
+// of the target yet come later. It also moves when the wave would try the target with no Stack at all, because all of its Stacks were broken before
+// or the target changes nothing for them.
 func (b *Bound) draw(selected []*Member, limit *intstr.IntOrString) {
 	var able []*Member
 	counted, within := 0, 0
 	tries := b.Kept
 	for _, m := range selected {
-		isAble := m.State != LeftOut && m.State != BrokenBefore
-		if isAble {
+		if m.isAble() {
 			able = append(able, m)
 		}
 		if m.State != LeftOut {
 			counted++
 		}
 		if b.has(m) {
-			tries = tries || isAble || m.HasTarget || m.State == LeftOut && m.HasTurn && m.Begun
-			if m.State != LeftOut {
+			tries = tries || m.isAble() || m.State == LeftOut && (m.HasTarget && m.Changed || m.HasTurn && m.Begun)
+			if m.isAble() {
 				within++
 			}
 		}
@@ -331,14 +331,19 @@ func (b *Bound) draw(selected []*Member, limit *intstr.IntOrString) {
 	}
 }
 
-// shrink moves the bound so that the wave has so many Stacks that are not left out, and those that have begun.
+// isAble reports whether an update of the Stack says something about the target.
+func (m *Member) isAble() bool {
+	return m.State != LeftOut && m.State != BrokenBefore && m.State != Unchanged
+}
+
+// shrink moves the bound so that the wave has so many Stacks that can try the target, and those that have begun.
 func (b *Bound) shrink(selected []*Member, most int) {
 	place, within := int64(0), 0
 	for _, m := range selected {
 		if !b.has(m) {
 			break
 		}
-		if m.State != LeftOut {
+		if m.isAble() {
 			within++
 		}
 		if within <= most || m.hasBegun() {
@@ -350,7 +355,7 @@ func (b *Bound) shrink(selected []*Member, most int) {
 
 // hasBegun reports whether the Stack has something of the target, or may have it now.
 func (m *Member) hasBegun() bool {
-	return m.HasTurn || m.Changed || m.HasTarget || m.State != Waiting && m.State != LeftOut
+	return m.State != Unchanged && (m.HasTurn || m.Changed || m.HasTarget || m.State != Waiting && m.State != LeftOut)
 }
 
 // selectorOf returns a function that reports whether the wave selects a Stack, if no wave before it does.

@@ -116,6 +116,38 @@ func TestWaveWithALimitTriesTheTarget(t *testing.T) {
 		f.Expect(f.last.reason).To(Equal(autov1alpha1.RolloutCompleteReason))
 		f.Expect(f.rollout.Status.Waves[0].BrokenBefore).To(BeEquivalentTo(10))
 	})
+	t.Run("unchanged", func(t *testing.T) {
+		f := newSampledFleet(t)
+		f.rollout.Spec.Waves[0].Limit = number(1)
+		f.offers("b")
+		changed := slices.IndexFunc(f.stacks, func(stack *pulumiv1.Stack) bool { return stack != f.turns()[0] })
+		for i, stack := range f.stacks {
+			if i != changed && stack != f.stacks[9] {
+				unchanged(stack, "b")
+				f.decide()
+			}
+		}
+		f.Expect(f.turns()).To(HaveLen(1))
+		f.Expect(f.turns()[0]).To(BeElementOf(f.stacks[changed], f.stacks[9]), "the commit changes something for two, and one of them tries it")
+		for range 3 {
+			before := f.rollout.Status.DeepCopy()
+			f.decide()
+			f.Expect(&f.rollout.Status).To(Equal(before), "the choice stays")
+		}
+		f.finish("b")
+		f.Expect(f.state("early")).To(Equal(autov1alpha1.RolloutWaveSoaking))
+		f.Expect(f.state("rest")).NotTo(Equal(autov1alpha1.RolloutWaveComplete), "and not the other one")
+	})
+	t.Run("all-unchanged", func(t *testing.T) {
+		f := newSampledFleet(t)
+		f.offers("b")
+		for _, stack := range f.stacks {
+			unchanged(stack, "b")
+			f.decide()
+		}
+		f.Expect(f.turns()).To(BeEmpty())
+		f.Expect(f.last.complete).To(BeTrue())
+	})
 	t.Run("all-suspended", func(t *testing.T) {
 		f := newSampledFleet(t)
 		for _, stack := range f.stacks {
