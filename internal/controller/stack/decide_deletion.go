@@ -94,7 +94,7 @@ func nothingToDestroy(stack *pulumiv1.Stack) string {
 // neverRan reports whether a Stack that has deployed nothing, as its status says, had an update: then that failed before it ran Pulumi.
 func neverRan(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
-	return stack.Status.CurrentUpdate == nil && last.Type == autov1alpha1.UpdateTypeUp && last.State == pulumiv1.StackUpdateFailed
+	return stack.Status.CurrentUpdate == nil && last.Type == autov1alpha1.UpdateTypeUp && last.State == pulumiv1.StackUpdateFailed && last.LastSuccessfulCommit == ""
 }
 
 // isDeletedInForeground reports whether the garbage collector deletes everything that the Stack owns, as after "kubectl delete

@@ -62,6 +62,7 @@ func isInUse(status *pulumiv1.StackStatus, digest string) bool {
 func restoreStatus(o *observation) {
 	status := &o.stack.Status
 	restoreDeployed(o.stack)
+	restoreDeployedByOperator(o)
 	keepLaterCondition(o.stack)
 	if o.updateRemoved {
 		forgetRemoved(status)
@@ -127,6 +128,20 @@ func restoreDeployed(stack *pulumiv1.Stack) {
 	}
 }
 
+// restoreDeployedByOperator records that the Pulumi Kubernetes Operator may have deployed something: it wrote a status without a history, and Updates
+// that the status names without their UIDs. That holds before the source is known, which a Stack that is being deleted may not have any more.
+func restoreDeployedByOperator(o *observation) {
+	status := &o.stack.Status
+	if len(status.History) > 0 {
+		return
+	}
+	last, current := status.LastUpdate, status.CurrentUpdate
+	// A Stack that only previews may share its Pulumi stack with one that deploys. The operator never destroys for it.
+	ran := last != nil && last.Type != autov1alpha1.UpdateTypePreview && !wasDestroyed(last)
+	runs := current != nil && current.UID == "" && !o.stack.IsPreview() && (o.update == nil || !o.update.ChangesNothing())
+	status.Deployed = status.Deployed || ran || runs
+}
+
 // keepLaterCondition keeps the later of the conditions Reconciling and Stalled when both are true. They exclude each other, but a
 // controller that applies its own conditions leaves those of others.
 func keepLaterCondition(stack *pulumiv1.Stack) {
@@ -164,8 +179,6 @@ func adoptOperatorStatus(o *observation) {
 	status.History.Upsert(historyDigest(last.LastAttemptedCommit), last.LastResyncTime.Time, 0, string(last.State), metadata)
 	// The operator does not know these annotations, so a value that is there already is no request.
 	status.LastHandledReconcileAt, status.ObservedLastUpdateRequest = requestedAt(o.stack), lastUpdateRequest(o.stack)
-	// A Stack that only previews may share its Pulumi stack with one that deploys. The operator never destroys for it.
-	status.Deployed = status.Deployed || last.Type != autov1alpha1.UpdateTypePreview && !wasDestroyed(last)
 	if status.Deployed && last.State == pulumiv1.StackUpdateSucceeded {
 		status.DeployedStack = o.stack.Spec.Stack
 	}

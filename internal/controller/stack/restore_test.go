@@ -61,13 +61,64 @@ func former(commit string) *observation {
 	return o
 }
 
+// adopt does with the status what repair does when nothing is known of Updates.
+func adopt(o *observation) {
+	restoreStatus(o)
+	adoptOperatorStatus(o)
+}
+
+// TestStackOfTheFormerControllerIsDestroyedAlthoughItsSourceIsGone: what the operator has deployed counts before its source is known.
+func TestStackOfTheFormerControllerIsDestroyedAlthoughItsSourceIsGone(t *testing.T) {
+	failed := func(o *observation) { o.stack.Status.LastUpdate.State = pulumiv1.StackUpdateFailed }
+	unrecorded := func(o *observation) {
+		o.stack.Status.LastUpdate = nil
+		o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-x"}
+	}
+	for name, left := range map[string]func(*observation){
+		"its last update failed":    failed,
+		"its update goes on":        unrecorded,
+		"its update is gone":        func(o *observation) { unrecorded(o); o.updateRemoved = true },
+		"the result of its failure": func(o *observation) { failed(o); o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-x"}; o.updateRemoved = true },
+	} {
+		for source, observed := range map[string]func() *observation{
+			"git": func() *observation {
+				o := following("1")
+				o.stack.Status.Deployed, o.stack.Status.History = false, nil
+				awaitingGitServer(o)
+				return o
+			},
+			"Flux": func() *observation {
+				o := former("1")
+				o.artifact = nil
+				return o
+			},
+		} {
+			t.Run(name+", "+source, func(t *testing.T) {
+				g := NewWithT(t)
+				o := observed()
+				o.stack.Spec.DestroyOnFinalize, o.stack.DeletionTimestamp = true, new(metav1.Now())
+				left(o)
+				adopt(o)
+				g.Expect(nothingToDestroy(o.stack)).To(BeEmpty())
+				g.Expect(decide(*o).action).NotTo(Equal(actionRelease))
+			})
+		}
+	}
+	g := NewWithT(t)
+	o := former("1")
+	o.stack.Status.CurrentUpdate, o.stack.Status.LastUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-x"}, nil
+	o.update = &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypePreview}}
+	adopt(o)
+	g.Expect(o.stack.Status.Deployed).To(BeFalse(), "a preview deploys nothing")
+}
+
 func TestStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 	for name, commit := range map[string]string{"revision": "main@sha1:a", "digest": "sha256:a"} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			o := former(commit)
 			o.stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "long ago"}
-			adoptOperatorStatus(o)
+			adopt(o)
 			g.Expect(decide(*o).action).To(Equal(actionReady))
 			g.Expect(o.stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal("sha256:a"))
 			g.Expect(o.stack.Status.LastUpdate.Revision).To(Equal("main@sha1:a"))
@@ -76,7 +127,7 @@ func TestStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 
 			// From now on the Stack is like any other.
 			o.stack.Annotations[meta.ReconcileRequestAnnotation] = "now"
-			adoptOperatorStatus(o)
+			adopt(o)
 			g.Expect(decide(*o).action).To(Equal(actionUpdate))
 		})
 	}
@@ -88,19 +139,19 @@ func TestGitStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 	o.stack.Status.Deployed = false
 	o.stack.Status.LastUpdate.Revision, o.stack.Status.LastUpdate.ContentDigest = "", ""
 	awaitingGitServer(o)
-	adoptOperatorStatus(o)
+	adopt(o)
 	g.Expect(o.stack.Status.History).To(BeEmpty(), "it is not adopted before its repository was looked at")
 	g.Expect(decide(*o).quiet).To(BeTrue())
 
 	o.artifact, o.sourceProblem = commit("1"), nil
-	adoptOperatorStatus(o)
+	adopt(o)
 	g.Expect(decide(*o).action).To(Equal(actionReady))
 	g.Expect(o.stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal("1"))
 	g.Expect(o.stack.Status.LastUpdate.Revision).To(Equal("main@sha1:1"))
 	g.Expect(o.stack.Status.Deployed).To(BeTrue())
 
 	o.artifact = commit("2")
-	adoptOperatorStatus(o)
+	adopt(o)
 	g.Expect(decide(*o).action).To(Equal(actionUpdate))
 }
 
@@ -109,7 +160,7 @@ func TestProgramStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 	o := former("1") // the generation of the Program
 	o.stack.Spec.FluxSource, o.stack.Spec.ProgramRef = nil, &pulumiv1.ProgramReference{Name: "app"}
 	o.artifact.Origin.Program, o.artifact.Revision = &autov1alpha1.ProgramSource{Name: "app"}, "1"
-	adoptOperatorStatus(o)
+	adopt(o)
 	g.Expect(decide(*o).action).To(Equal(actionReady))
 	g.Expect(o.stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal("sha256:a"))
 }
@@ -131,7 +182,7 @@ func TestStackOfVersion1OfTheFormerControllerIsUpdatedOnceAndDestroyed(t *testin
 	o.artifact, o.sourceProblem = commit("1"), nil
 	o.stack.Status = pulumiv1.StackStatus{}
 	g.Expect(json.Unmarshal([]byte(statusOf1x), &o.stack.Status)).To(Succeed())
-	adoptOperatorStatus(o)
+	adopt(o)
 	d := decide(*o)
 	g.Expect(d.action).To(Equal(actionUpdate))
 	g.Expect(d.kind).To(Equal(autov1alpha1.UpdateTypeUp))
@@ -147,7 +198,7 @@ func TestStackOfVersion1OfTheFormerControllerIsUpdatedOnceAndDestroyed(t *testin
 func TestStackOfTheFormerControllerFollowsItsSource(t *testing.T) {
 	g := NewWithT(t)
 	o := former("main@sha1:old")
-	adoptOperatorStatus(o)
+	adopt(o)
 	d := decide(*o)
 	g.Expect(d.action).To(Equal(actionUpdate))
 	g.Expect(d.fresh).To(BeTrue())
@@ -157,7 +208,7 @@ func TestStackOfTheFormerControllerIsNotAdoptedBeforeItsSourceIsKnown(t *testing
 	g := NewWithT(t)
 	o := former("main@sha1:a")
 	o.artifact = nil
-	adoptOperatorStatus(o)
+	adopt(o)
 	g.Expect(o.stack.Status.History).To(BeEmpty())
 }
 
@@ -166,12 +217,12 @@ func TestPreviewOfTheFormerControllerNeverDestroys(t *testing.T) {
 	o := former("main@sha1:a")
 	o.stack.Spec.Preview, o.stack.Spec.DestroyOnFinalize = true, true
 	o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypePreview
-	adoptOperatorStatus(o)
+	adopt(o)
 	g.Expect(nothingToDestroy(o.stack)).NotTo(BeEmpty())
 
 	o = former("main@sha1:a")
 	o.stack.Spec.DestroyOnFinalize = true
-	adoptOperatorStatus(o)
+	adopt(o)
 	g.Expect(nothingToDestroy(o.stack)).To(BeEmpty())
 }
 
@@ -242,7 +293,7 @@ func TestConditionsOfAFailedStackOfTheFormerControllerSayWhy(t *testing.T) {
 			o := former("main@sha1:a")
 			last := o.stack.Status.LastUpdate
 			last.State, last.Message, last.Failures, last.LastResyncTime.Time = pulumiv1.StackUpdateFailed, formerFailure, failures, o.now
-			adoptOperatorStatus(o)
+			adopt(o)
 			d := decide(*o)
 			g.Expect(d.action).To(Equal(actionRetry))
 			retry(o, d)
