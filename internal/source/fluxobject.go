@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -105,8 +106,8 @@ func describe(object *unstructured.Unstructured) string {
 	return fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
 }
 
-// fluxChanged reports whether a source offers another artifact than before, or offers none for another reason. If the cache has only a part
-// of the source, it may.
+// fluxChanged reports whether a source offers another artifact than before, or the same of another commit, or offers none for another reason. If the
+// cache has only a part of the source, it may.
 func fluxChanged(before, after *unstructured.Unstructured) bool {
 	was, wasErr := artifactOf(before)
 	is, isErr := artifactOf(after)
@@ -116,7 +117,8 @@ func fluxChanged(before, after *unstructured.Unstructured) bool {
 	case is == nil:
 		return *withoutArtifact(before, true) != *withoutArtifact(after, true)
 	}
-	return was.Revision != is.Revision || was.Digest != is.Digest || was.URL != is.URL || was.Verification != is.Verification
+	return was.Revision != is.Revision || was.Digest != is.Digest || was.URL != is.URL || was.Verification != is.Verification ||
+		!equality.Semantic.DeepEqual(was.Origin.Commit, is.Origin.Commit)
 }
 
 // withoutArtifact returns the Problem of a source without an artifact. It distinguishes a source that failed from one that has not produced

@@ -27,6 +27,11 @@ func repository(revision, digest, url string) *unstructured.Unstructured {
 
 func TestSourceHasChangedWhenItsOfferHas(t *testing.T) {
 	base := repository("r", "sha256:a", "http://x")
+	ofCommit := func(origin string) *unstructured.Unstructured {
+		object := base.DeepCopy()
+		object.Object["status"].(map[string]any)["artifact"].(map[string]any)["metadata"] = map[string]any{originRevisionAnnotation: origin}
+		return object
+	}
 	for _, test := range []struct {
 		name          string
 		before, after *unstructured.Unstructured
@@ -36,6 +41,7 @@ func TestSourceHasChangedWhenItsOfferHas(t *testing.T) {
 		{"revision", base, repository("s", "sha256:a", "http://x"), true},
 		{"digest under the same revision", base, repository("r", "sha256:b", "http://x"), true},
 		{"place", base, repository("r", "sha256:a", "http://y"), true},
+		{"commit of the same artifact", base, ofCommit("main@sha1:" + firstSHA), true},
 		{"first artifact", repository("", "", "why"), base, true},
 		{"same problem", repository("", "", "why"), repository("", "", "why"), false},
 		{"another problem", repository("", "", "why"), repository("", "", "because"), true},

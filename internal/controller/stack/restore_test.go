@@ -75,10 +75,14 @@ func TestStackOfTheFormerControllerIsDestroyedAlthoughItsSourceIsGone(t *testing
 		o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-x"}
 	}
 	for name, left := range map[string]func(*observation){
-		"its last update failed":    failed,
-		"its update goes on":        unrecorded,
-		"its update is gone":        func(o *observation) { unrecorded(o); o.updateRemoved = true },
-		"the result of its failure": func(o *observation) { failed(o); o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-x"}; o.updateRemoved = true },
+		"its last update failed": failed,
+		"its update goes on":     unrecorded,
+		"its update is gone":     func(o *observation) { unrecorded(o); o.updateRemoved = true },
+		"the result of its failure": func(o *observation) {
+			failed(o)
+			o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-x"}
+			o.updateRemoved = true
+		},
 	} {
 		for source, observed := range map[string]func() *observation{
 			"git": func() *observation {
