@@ -83,10 +83,8 @@ type Member struct {
 	Stalled bool
 	// Message says why it fails.
 	Message string
-	// Refusal is the message of a Stack that makes no attempts until somebody has looked at it, whatever its source offers, and Rejected is true
-	// when that is because its plan of the target was rejected.
-	Refusal  string
-	Rejected bool
+	// Refusal is the message of a Stack that is Stalled and not being updated, in at most 200 bytes; empty for one that waits for a lock.
+	Refusal string
 	// Drift is what the check for drift after its last update has found; nil when there was none, or drift that it found has to be confirmed.
 	Drift *Drift
 	// Drifted is true when it fails because of that.
@@ -106,8 +104,9 @@ type Member struct {
 	Generation int64
 	// DependsOn are the Stacks that it depends on.
 	DependsOn []types.NamespacedName
-	// Approval is true when each of its updates needs a plan that is approved, and Approved when it has one of the target.
-	Approval, Approved bool
+	// Approval is true when each of its updates needs a plan that is approved, Approved when it has one of the target, and Rejected when that of the
+	// target was rejected.
+	Approval, Approved, Rejected bool
 }
 
 // Drift is what a check for drift has found.

@@ -177,9 +177,9 @@ func (w *walk) giveTurns(open openWave) {
 			} else if m.State == waves.Waiting && m.Approval && !m.Approved && !m.HasTarget {
 				if !w.waitsForMember(m) { // otherwise it does not plan yet
 					w.unapproved++
-				}
-				if m.Rejected {
-					w.rejectedPlans++
+					if m.Rejected {
+						w.rejectedPlans++
+					}
 				}
 				continue
 			}
@@ -225,7 +225,7 @@ func (w *walk) describeProgress(open openWave) {
 	case w.unapproved > 0:
 		w.message = fmt.Sprintf("wave %s waits: the plans of %d of its Stacks are not approved", w.status.Wave, w.unapproved)
 		if w.rejectedPlans > 0 {
-			w.message += fmt.Sprintf(", of which %d are rejected", w.rejectedPlans)
+			w.message += fmt.Sprintf(" (%d rejected)", w.rejectedPlans)
 		}
 	case w.shut > 0:
 		w.message = fmt.Sprintf("wave %s waits: %d of its Stacks wait for their own windows", w.status.Wave, w.shut)

@@ -45,7 +45,7 @@ func TestPlansOfAWaveAreMadeBeforeItsTurns(t *testing.T) {
 	f.Expect(f.turns()).To(BeEmpty(), "one is not approved, and the other one is of an earlier revision")
 	hasPlan(f.stacks[5], "b", pulumiv1.PlanRejected)
 	f.decide()
-	f.Expect(f.last.message).To(Equal("wave rest waits: the plans of 5 of its Stacks are not approved, of which 1 are rejected"))
+	f.Expect(f.last.message).To(Equal("wave rest waits: the plans of 5 of its Stacks are not approved (1 rejected)"))
 	for _, stack := range f.stacks[3:6] {
 		hasPlan(stack, "b", pulumiv1.PlanApproved)
 	}
