@@ -166,10 +166,11 @@ func Observe(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *
 	return m
 }
 
-// IsPlanOfTarget reports whether the plan of the Stack, which has one, is for the target of its StackRollout.
+// IsPlanOfTarget reports whether the plan of the Stack, which has one, is for the target of its StackRollout. A plan that corrects drift is not,
+// whatever the revision.
 func IsPlanOfTarget(stack *pulumiv1.Stack, rollout *autov1alpha1.StackRollout, status *autov1alpha1.StackRolloutStatus) bool {
 	plan := autov1alpha1.RolloutRevision{Revision: stack.Status.Plan.Revision, Digest: stack.Status.Plan.Commit}
-	return status.Target != nil && comparisonFor(stack, rollout)(plan, status.Target.RolloutRevision)
+	return status.Target != nil && stack.Status.Plan.Operation == pulumiv1.ApprovedUp && comparisonFor(stack, rollout)(plan, status.Target.RolloutRevision)
 }
 
 // comparisonFor returns the function that says whether the Stack has the target: of the source of the StackRollout, it has the same artifact.

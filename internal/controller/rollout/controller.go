@@ -184,9 +184,10 @@ func driftOf(stack *pulumiv1.Stack) (seen struct {
 func planOf(stack *pulumiv1.Stack) (seen struct {
 	commit, revision string
 	state            pulumiv1.PlanState
+	operation        pulumiv1.ApprovedOperation
 }) {
 	if plan := stack.Status.Plan; plan != nil {
-		seen.commit, seen.revision, seen.state = plan.Commit, plan.Revision, plan.State
+		seen.commit, seen.revision, seen.state, seen.operation = plan.Commit, plan.Revision, plan.State, plan.Operation
 	}
 	return seen
 }

@@ -15,7 +15,7 @@ import (
 
 // hasPlan makes the Stack report a plan of the revision.
 func hasPlan(stack *pulumiv1.Stack, letter string, state pulumiv1.PlanState) {
-	stack.Status.Plan = &pulumiv1.PlanStatus{Name: stack.Name + "-" + letter, State: state}
+	stack.Status.Plan = &pulumiv1.PlanStatus{Name: stack.Name + "-" + letter, State: state, Operation: pulumiv1.ApprovedUp}
 	stack.Status.Plan.Commit, stack.Status.Plan.Revision = revision(letter).Digest, revision(letter).Revision
 }
 
@@ -43,6 +43,10 @@ func TestPlansOfAWaveAreMadeBeforeItsTurns(t *testing.T) {
 	hasPlan(f.stacks[4], "a", pulumiv1.PlanApproved)
 	f.decide()
 	f.Expect(f.turns()).To(BeEmpty(), "one is not approved, and the other one is of an earlier revision")
+	hasPlan(f.stacks[4], "b", pulumiv1.PlanApproved)
+	f.stacks[4].Status.Plan.Operation = pulumiv1.ApprovedDriftCorrection
+	f.decide()
+	f.Expect(f.turns()).To(BeEmpty(), "one corrects drift")
 	hasPlan(f.stacks[5], "b", pulumiv1.PlanRejected)
 	f.decide()
 	f.Expect(f.last.message).To(Equal("wave rest waits: the plans of 5 of its Stacks are not approved (1 rejected)"))

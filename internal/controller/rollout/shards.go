@@ -69,7 +69,7 @@ func CacheTransform(object any) (any, error) {
 	}
 	status.History, status.LeftStacks, status.OutputObjects, status.StoredOutputs = nil, nil, nil, nil
 	if plan := status.Plan; plan != nil {
-		status.Plan = &pulumiv1.PlanStatus{Name: plan.Name, State: plan.State}
+		status.Plan = &pulumiv1.PlanStatus{Name: plan.Name, State: plan.State, Operation: plan.Operation}
 		status.Plan.Commit, status.Plan.Revision = plan.Commit, plan.Revision
 	}
 	if drift := status.Drift; drift != nil {

@@ -236,7 +236,7 @@ func (w *walker) isPlanned(a *actor, offer autov1alpha1.RolloutRevision) bool {
 		})
 	} else if plan == nil || plan.Commit != offer.Digest || plan.State == pulumiv1.PlanApplied || plan.State == pulumiv1.PlanFailed {
 		w.change(a, func(stack *pulumiv1.Stack) {
-			stack.Status.Plan = &pulumiv1.PlanStatus{State: pulumiv1.PlanPending}
+			stack.Status.Plan = &pulumiv1.PlanStatus{State: pulumiv1.PlanPending, Operation: pulumiv1.ApprovedUp}
 			stack.Status.Plan.Commit, stack.Status.Plan.Revision = offer.Digest, offer.Revision
 		})
 	}

@@ -92,6 +92,7 @@ func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) outcome {
 // hold shows that the windows of the Stack allow no update now. What asks for the update is not recorded as handled: it is still to come.
 func (r *Reconciler) hold(o *observation, d decision) outcome {
 	if d.quiet {
+		acceptUnchanged(o)
 		remainReady(o.stack)
 		return outcome{after: d.after}
 	}

@@ -218,6 +218,7 @@ func (r *Reconciler) allChanges(ctx context.Context, stack *pulumiv1.Stack, plan
 func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 	stack, plan := o.stack, o.stack.Status.Plan
 	acceptCommit(o)
+	acceptUnchanged(o)
 	if d.quiet {
 		remainReady(stack)
 	} else {

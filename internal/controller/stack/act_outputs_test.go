@@ -208,11 +208,12 @@ func TestForeignObjectIsNotOverwrittenByOutputs(t *testing.T) {
 	s.Expect(s.secretData("network")).To(Equal(map[string]string{"url": "theirs"}))
 	s.Expect(s.secretData("other")).To(Equal(map[string]string{"url": "right"}))
 	updates := s.updateNames()
-	s.Eventually(func() (*pulumiv1.OutputObjectsStatus, error) {
-		seen := &pulumiv1.Stack{}
-		err := reconciler.Get(t.Context(), client.ObjectKeyFromObject(stack), seen)
-		return seen.Status.OutputObjects, err
-	}).ShouldNot(BeNil(), "a controller that has not seen its status writes all again")
+	s.Eventually(func(g Gomega) {
+		seen, key := &pulumiv1.Stack{}, client.ObjectKeyFromObject(stack)
+		g.Expect(s.client.Get(t.Context(), key, stack)).To(Succeed())
+		g.Expect(reconciler.Get(t.Context(), key, seen)).To(Succeed())
+		g.Expect(seen.ResourceVersion).To(Equal(stack.ResourceVersion))
+	}).Should(Succeed(), "a controller that has not seen its last status writes all again")
 	unwatched := &corev1.Secret{Namespace: s.namespace, Name: "unwatched"}
 	s.Expect(s.client.Delete(t.Context(), unwatched)).To(Succeed())
 	s.Expect(s.client.Delete(t.Context(), theirs)).To(Succeed())

@@ -43,6 +43,10 @@ func decideOnTrigger(o observation) decision {
 		return d
 	}
 	if held := shut(o, d); held != nil {
+		// What waits quietly need not be the new commit, see acceptUnchanged.
+		if pending := awaitComparison(o); held.quiet && pending != nil {
+			return *pending
+		}
 		return *held
 	}
 	if wait := awaitDependencies(o); wait != nil {
@@ -146,14 +150,8 @@ func decideOnInputs(o observation) decision {
 		start.fresh = true
 		return start
 	}
-	if contentMatters(o, last.Inputs()) {
-		// Only problems are shown: most new revisions of a repository with many stacks do not concern this one.
-		if pending := awaitContent(o); pending != nil {
-			if pending.action == actionFetch {
-				pending.quiet, pending.after = true, 0
-			}
-			return *pending
-		}
+	if pending := awaitComparison(o); pending != nil {
+		return *pending
 	}
 	if plan := openPlan(o); plan != nil && !failedOnLock(o, plan) {
 		// The plan is made again for what the Stack has now, or was made for another reason.
@@ -171,6 +169,20 @@ func decideOnInputs(o observation) decision {
 	}
 	start.message, start.cause = resyncMessage, pulumiv1.PlanForResync
 	return start
+}
+
+// awaitComparison returns what to do until it is known whether a new commit concerns the Stack; nil if it is, or if there is none.
+// Only problems are shown: most new revisions of a repository with many stacks do not concern this one.
+func awaitComparison(o observation) *decision {
+	last := o.stack.Status.LastUpdate
+	if last == nil || !contentMatters(o, last.Inputs()) {
+		return nil
+	}
+	pending := awaitContent(o)
+	if pending != nil && pending.action == actionFetch {
+		pending.quiet, pending.after = true, 0
+	}
+	return pending
 }
 
 // awaitContent returns what to do until the files of an operation are there, or nil if they are. A destroy does not depend on what is in

@@ -105,3 +105,69 @@ func TestHeldStackDoesNotWaitForTheRevisionOfOthers(t *testing.T) {
 		g.Expect(o.behind == nil).To(Equal(o.held != nil))
 	}
 }
+
+// A Stack that a new commit does not concern says so at once, whatever else it waits with: its dependents and its StackRollout wait for that.
+func TestUnchangedRevisionIsAcceptedWhateverElseIsDue(t *testing.T) {
+	plannedFor := func(operation pulumiv1.ApprovedOperation, cause pulumiv1.PlanCause, state pulumiv1.PlanState) func(*observation) {
+		return func(o *observation) {
+			o.stack.Spec.Approval = &pulumiv1.ApprovalPolicy{Require: pulumiv1.ApprovalAlways}
+			o.stack.Status.Plan = &pulumiv1.PlanStatus{
+				Name: "app-2", State: state, Operation: operation, Cause: cause, Changes: 1, Trigger: resyncMessage, UpdateInputs: o.stack.Status.LastUpdate.Inputs(),
+			}
+			o.stack.Status.Plan.Revision = "main@sha1:a"
+			if drift := o.stack.Status.Drift; operation == pulumiv1.ApprovedDriftCorrection {
+				o.stack.Status.Plan.Drift = drift.Digest
+			}
+		}
+	}
+	for name, given := range map[string]func() *observation{
+		"window, a resync":         func() *observation { return with(upToDate(), closed, resyncIsDue) },
+		"window, drift":            func() *observation { return with(drifted(), closed) },
+		"window, a changed Secret": func() *observation { return with(using(upToDate(), "a-1", "a-2"), closed) },
+		"approval, a resync": func() *observation {
+			return with(upToDate(), resyncIsDue, plannedFor(pulumiv1.ApprovedUp, pulumiv1.PlanForResync, pulumiv1.PlanPending))
+		},
+		"rejection, a resync": func() *observation {
+			return with(upToDate(), resyncIsDue, plannedFor(pulumiv1.ApprovedUp, pulumiv1.PlanForResync, pulumiv1.PlanRejected))
+		},
+		"approval, drift": func() *observation {
+			return with(drifted(), plannedFor(pulumiv1.ApprovedDriftCorrection, pulumiv1.PlanForDrift, pulumiv1.PlanPending))
+		},
+		"turn, a resync": func() *observation {
+			return with(upToDate(), resyncIsDue, plannedFor(pulumiv1.ApprovedUp, pulumiv1.PlanForResync, pulumiv1.PlanApproved), func(o *observation) { o.planOnly = true })
+		},
+		"dependency, a resync": func() *observation {
+			return with(upToDate(), resyncIsDue, waitsFor(pulumiv1.DependencyNotReadyReason))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, o := NewWithT(t), given()
+			status := &o.stack.Status
+			status.LastUpdate.ContentDigest, status.LastAppliedRevision = "sha256:same", "main@sha1:a"
+			markReady(o.stack)
+			if status.Plan != nil {
+				status.Plan.ContentDigest = "sha256:same"
+			}
+			o.artifact.Digest, o.artifact.Revision, o.content.digest = "sha256:b", "main@sha1:b", ""
+			d := decide(*o)
+			g.Expect(d.action).To(Equal(actionFetch), "%s: %s", d.reason, d.message)
+			g.Expect(d.quiet).To(BeTrue())
+
+			o.content.digest = "sha256:other"
+			acceptUnchanged(o)
+			g.Expect(status.LastAppliedRevision).To(Equal("main@sha1:a"), "another content waits")
+
+			o.content.digest = "sha256:same"
+			_, err := (&Reconciler{}).act(t.Context(), o, decide(*o))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(conditions.IsReady(o.stack)).To(BeTrue())
+			g.Expect(status.LastUpdate.LastAttemptedCommit).To(Equal("sha256:b"))
+			g.Expect(status.LastUpdate.LastSuccessfulCommit).To(Equal("sha256:b"))
+			g.Expect(status.LastAppliedRevision).To(Equal("main@sha1:b"))
+			if status.Plan != nil {
+				g.Expect(plansNewRevision(o.stack)).To(BeFalse())
+			}
+			g.Expect(decide(*o).action).NotTo(Or(Equal(actionUpdate), Equal(actionFetch)), "what waits goes on waiting")
+		})
+	}
+}

@@ -196,6 +196,20 @@ func acceptInputs(o *observation) {
 	}
 }
 
+// acceptUnchanged records that the last attempt covers a new commit with the same content, although something else that the Stack waits with is
+// due: a Stack that depends on this one, or its StackRollout, need not wait for that. A plan of what is deployed stays one of what is deployed.
+func acceptUnchanged(o *observation) {
+	status := &o.stack.Status
+	last, deployed := status.LastUpdate, status.LastAppliedRevision
+	if last == nil || !o.stack.DeletionTimestamp.IsZero() || !contentMatters(*o, last.Inputs()) || o.content.digest != last.ContentDigest {
+		return
+	}
+	acceptInputs(o)
+	if plan := status.Plan; plan != nil && deployed != "" && plan.Revision == deployed {
+		plan.Revision = status.LastAppliedRevision
+	}
+}
+
 // acceptCommit records that the plan covers the commit that the source has now. The plan is not void, so the content of both is the same. A
 // StackRollout gives a turn to a Stack with an approved plan of its target. What is deployed needs no turn, so its plan keeps the revision.
 func acceptCommit(o *observation) {

@@ -176,7 +176,10 @@ func showHeld(o *observation, d decision) time.Duration {
 		held = heldByWindow(o, d)
 	}
 	if held == nil {
-		conditions.Delete(o.stack, pulumiv1.HeldCondition)
+		// While a new commit is compared with the last one, the windows hold back what they did.
+		if comparing := d.action == actionFetch && d.quiet; !comparing || conditions.GetReason(o.stack, pulumiv1.HeldCondition) != pulumiv1.WindowClosedReason {
+			conditions.Delete(o.stack, pulumiv1.HeldCondition)
+		}
 		return 0
 	}
 	hash := fnv.New32a()

@@ -174,6 +174,14 @@ func TestConditionHeld(t *testing.T) {
 		g.Expect(*conditions.Get(stack, pulumiv1.HeldCondition)).To(Equal(shown))
 
 		o.held = nil
+		g.Expect(showHeld(o, decision{action: actionFetch, quiet: true})).To(BeZero())
+		g.Expect(conditions.Has(stack, pulumiv1.HeldCondition)).To(BeFalse(), "it has its turn")
+
+		o.held = &held{waves.Verdict{Reason: pulumiv1.WindowClosedReason, Message: "waits"}, now}
+		g.Expect(showHeld(o, decision{})).To(BeZero())
+		o.held = nil
+		g.Expect(showHeld(o, decision{action: actionFetch, quiet: true})).To(BeZero())
+		g.Expect(conditions.Has(stack, pulumiv1.HeldCondition)).To(BeTrue(), "a new commit is compared")
 		g.Expect(showHeld(o, decision{})).To(BeZero())
 		g.Expect(conditions.Has(stack, pulumiv1.HeldCondition)).To(BeFalse())
 	}
