@@ -7,13 +7,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/framework/gitserver"
+	"github.com/stack-controller/stack-controller/tests/framework/localsystem"
 	"github.com/stack-controller/stack-controller/tests/framework/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/framework/suite"
 	"github.com/stack-controller/stack-controller/tests/framework/systemtest"
@@ -240,19 +243,41 @@ func TestEveryRevisionRunsWhenTheSpecSaysSo(t *testing.T) {
 func TestPathsCountForFluxSourcesToo(t *testing.T) {
 	suite.Long(t, "further choices of paths")
 	p := begin(t, "flux-paths")
-	files := gitserver.Files{"app/Pulumi.yaml": p.returning(1)["Pulumi.yaml"], "other/file": "1"}
+	program := func(value int) string { return p.returning(value)["Pulumi.yaml"] }
+	files := gitserver.Files{"app/Pulumi.yaml": program(1), "other/Pulumi.yaml": program(1)}
 	first := p.put(files)
-	p.start(first, func(s *pulumiv1.Stack) { s.Spec.FluxSource.Dir, s.Spec.SourcePaths = "app", []string{"lib"} })
+	p.start(first, func(s *pulumiv1.Stack) {
+		s.Spec.FluxSource.Dir, s.Spec.SourcePaths = "app", []string{"lib"}
+		s.Spec.EnvRefs["REGION"] = localsystem.SecretRef("credentials", "password")
+	})
+	p.Create(p.credentials("1", watched))
 	p.Await(ready(first.Digest))
 
-	files["other/file"] = "2"
+	files["other/Pulumi.yaml"] = program(2)
 	second := p.publish(files)
 	stack := p.Await(ready(second.Digest))
 	p.Expect(stack.Status.LastAppliedRevision).To(Equal("v2"))
 	p.Expect(p.Updates()).To(HaveLen(1))
 
-	files["app/Pulumi.yaml"] = p.returning(2)["Pulumi.yaml"]
+	files["app/Pulumi.yaml"] = program(2)
 	third := p.publish(files)
 	stack = p.Await(ready(third.Digest))
 	p.Expect(systemtest.Output(stack, "x")).To(Equal("2"))
+
+	// A Stack that depends on it goes on with the revision although a changed Secret waits for a window.
+	other := system.NewStack(p.Name, "other", sourcev1.ExternalArtifactKind)
+	other.Spec.Stack, other.Spec.FluxSource.SourceRef.Name, other.Spec.FluxSource.Dir = "other", p.Name, "other"
+	other.Spec.DependsOn = []pulumiv1.DependencyReference{{Name: p.Name}}
+	p.Create(other)
+	p.AwaitStack("other", ready(third.Digest))
+	p.ChangeStack(p.Name, frozen(time.Hour))
+	p.update(p.credentials("2", watched))
+	files["other/Pulumi.yaml"] = program(3)
+	fourth := p.publish(files)
+	p.AwaitStack("other", ready(fourth.Digest))
+	stack = p.Await(ready(fourth.Digest))
+	p.Expect(stack.Status.LastUpdate.Revision).To(Equal("v3"))
+	p.ChangeStack(p.Name, frozen(time.Second))
+	stack = p.awaitNext(stack)
+	p.Expect(stack.Status.LastUpdate.Revision).To(Equal("v4"), "the Secret")
 }
